@@ -33,6 +33,11 @@ fn main() -> ExitCode {
     let (command, rest) =
         args.split_first().map_or(("help", &[][..]), |(first, rest)| (first.as_str(), rest));
     let result = match command {
+        // Before anything is built.
+        _ if rest.iter().any(|arg| arg == "--help" || arg == "-h") => {
+            print!("{}", help_of(command));
+            Ok(())
+        }
         "test" => test(rest),
         "install" => install_all(),
         "check" => check(),
@@ -54,6 +59,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the help says about one command, or all of it if there is no such command.
+fn help_of(command: &str) -> String {
+    let names_another = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
+    let own = |line: &&str| line.split_whitespace().next() == Some(command) && names_another(line);
+    let mut lines = HELP.lines().skip_while(|line| !own(line));
+    let Some(first) = lines.next() else { return HELP.to_owned() };
+    let further = lines.take_while(|line| !names_another(line));
+    let text: String = std::iter::once(first).chain(further).map(|line| format!("{line}\n")).collect();
+    format!("cargo xtask <command>\n\n{text}")
 }
 
 /// What the tests run besides cargo, and the Debian package each is in.
@@ -284,6 +300,16 @@ fn step(what: &str, program: &str, args: &[&str]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_has_help_of_its_own() {
+        assert!(
+            help_of("bench").contains("\n  bench [fanout|")
+                && help_of("bench").contains("form of the sandbox costs")
+        );
+        assert!(!help_of("bench").contains("  seeds ") && !help_of("bench").contains("  faults "));
+        assert_eq!(help_of("unknown"), HELP);
+    }
 
     #[test]
     fn another_pin_is_installed() {

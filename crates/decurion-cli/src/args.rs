@@ -8,12 +8,12 @@ use clap::{Args as ClapArgs, CommandFactory as _, Parser, Subcommand, ValueEnum}
 
 use crate::report::Failure;
 
-/// Runs a coding agent on a prompt, with real tools, permissions and a crash-safe transcript.
+/// Run a coding agent: at a terminal, or on one prompt with -p.
 #[derive(Debug, Parser)]
 #[command(
     name = "decurion",
     version,
-    about = "A runtime and terminal tool for coding agents, with guarantees",
+    about = "A coding agent for your terminal that never loses work",
     args_conflicts_with_subcommands = true,
     after_help = "Examples:
   decurion                                        a conversation in this terminal (? shows the keys)
@@ -29,7 +29,7 @@ Exit codes: 0 completed, 1 failed, 2 usage or configuration, 3 denied, 4 out of 
 5 stalled, 6 killed, 7 lost, 129, 130 and 143 on signals."
 )]
 pub struct Args {
-    /// What the agent should do; standard input, if piped, is put before it.
+    /// The prompt. Standard input, if piped, is put before it.
     pub prompt: Option<String>,
 
     #[command(flatten)]
@@ -43,88 +43,88 @@ pub struct Args {
 #[derive(Debug, ClapArgs)]
 #[allow(clippy::struct_excessive_bools)] // each is one flag of the command line
 pub struct RunArgs {
-    /// Answer the prompt and exit.
+    /// Answer the prompt, print the answer and exit.
     #[arg(short, long)]
     pub print: bool,
 
-    /// What is printed: the answer, one JSON object, or one JSON line per event.
+    /// Output format of -p.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub output_format: OutputFormat,
 
-    /// How prompts come in.
+    /// Input format.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub input_format: InputFormat,
 
-    /// With stream-json: also each piece of a reply as it arrives.
+    /// With stream-json: include partial messages as they arrive.
     #[arg(long)]
     pub include_partial_messages: bool,
 
-    /// With stream-json: also what every hook did, not only those of SessionStart.
+    /// With stream-json: include the events of all hooks, not only SessionStart.
     #[arg(long)]
     pub include_hook_events: bool,
 
-    /// With --input-format stream-json: give each message of the user back as it is taken.
+    /// With --input-format stream-json: echo each user message when it is accepted.
     #[arg(long)]
     pub replay_user_messages: bool,
 
-    /// With stream-json: also what agents say that are waited for, not only their calls.
+    /// With stream-json: include text from foreground sub-agents, not just their tool calls.
     #[arg(long)]
     pub forward_subagent_text: bool,
 
-    /// Say more on standard error; wanted by other tools together with stream-json.
+    /// Verbose logging on stderr (required with stream-json for compatibility).
     #[arg(long)]
     pub verbose: bool,
 
-    /// Append what the parts of the program do, one JSON line each, to this file.
+    /// Append a debug log to this file, one JSON line per event.
     #[arg(long, value_name = "FILE")]
     pub debug_file: Option<Utf8PathBuf>,
 
-    /// The model: an alias, an id, provider/model, or scripted:FILE.
+    /// Model to use: an alias, an id, provider/model, or scripted:FILE.
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
 
-    /// The model to change to when that one stays overloaded.
+    /// Model to fall back to if the primary is overloaded.
     #[arg(long, value_name = "MODEL")]
     pub fallback_model: Option<String>,
 
-    /// How hard the model should try: low, medium, high, xhigh, max.
+    /// Reasoning effort: low, medium, high, xhigh or max.
     #[arg(long, value_name = "LEVEL")]
     pub effort: Option<String>,
 
-    /// Whether the model thinks before it answers: adaptive (as it sees fit), enabled, disabled.
+    /// Extended thinking: adaptive (the model decides), enabled or disabled.
     #[arg(long, value_name = "KIND")]
     pub thinking: Option<String>,
 
-    /// How many tokens it may think for; 0 for none.
+    /// Thinking budget in tokens; 0 turns thinking off.
     #[arg(long, value_name = "N")]
     pub max_thinking_tokens: Option<u32>,
 
-    /// How its thoughts are shown: summarized or omitted.
+    /// How thinking is shown: summarized or omitted.
     #[arg(long, value_name = "KIND")]
     pub thinking_display: Option<String>,
 
-    /// Who is asked: default, acceptEdits, plan, bypassPermissions, dontAsk.
+    /// Permission mode: default, acceptEdits, plan, bypassPermissions or dontAsk.
     #[arg(long, value_name = "MODE")]
     pub permission_mode: Option<String>,
 
-    /// Who answers questions about calls in place of a person: stdio (the program on standard input), or a tool of an
-    /// MCP server, mcp__SERVER__TOOL.
+    /// What answers permission requests instead of a person: stdio (the host program), or a tool of an MCP server,
+    /// mcp__SERVER__TOOL.
     #[arg(long, value_name = "TOOL")]
     pub permission_prompt_tool: Option<String>,
 
-    /// With --input-format stream-json: whether the program is asked about calls (host, none).
+    /// With --input-format stream-json: whether the host program is asked for permission (host, none).
     #[arg(long, value_name = "WHOM")]
     pub permission_prompts: Option<PermissionPrompts>,
 
-    /// Run every call that no deny rule forbids, without asking.
+    /// Skip all permission checks except deny rules. The sandbox stays on.
     #[arg(long)]
     pub dangerously_skip_permissions: bool,
 
-    /// Rules that need no question, e.g. "Edit,Bash(git log:*)"; may be given several times.
+    /// Rules for calls that run without asking, e.g. "Edit,Bash(git log:*)"; repeatable.
     #[arg(id = "allowedTools", long = "allowedTools", alias = "allowed-tools", value_name = "RULES")]
     pub allowed_tools: Vec<String>,
 
-    /// Rules that are never allowed; may be given several times.
+    /// Rules for calls that are always denied; repeatable.
     #[arg(
         id = "disallowedTools",
         long = "disallowedTools",
@@ -133,19 +133,19 @@ pub struct RunArgs {
     )]
     pub disallowed_tools: Vec<String>,
 
-    /// Offer only these tools, e.g. "Read,Bash"; "" for none, "default" for all.
+    /// Give the agent only these tools, e.g. "Read,Bash"; "" for none, "default" for all.
     #[arg(long, value_name = "TOOLS")]
     pub tools: Option<String>,
 
-    /// End after this many model turns.
+    /// Stop after this many model turns.
     #[arg(long, value_name = "N")]
     pub max_turns: Option<u32>,
 
-    /// Never spend more than this on the session, earlier runs of it included.
+    /// Spending limit of the session in dollars, including its earlier runs.
     #[arg(long, value_name = "DOLLARS")]
     pub max_budget_usd: Option<f64>,
 
-    /// Use this instead of the built-in system prompt.
+    /// Replace the built-in system prompt.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "system_prompt_file")]
     pub system_prompt: Option<String>,
 
@@ -153,7 +153,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub system_prompt_file: Option<Utf8PathBuf>,
 
-    /// Add this to the system prompt.
+    /// Append to the system prompt.
     #[arg(
         long,
         value_name = "TEXT",
@@ -166,11 +166,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub append_system_prompt_file: Option<Utf8PathBuf>,
 
-    /// A further directory the tools may use; may be given several times.
+    /// Additional working directory; repeatable.
     #[arg(long, value_name = "DIR")]
     pub add_dir: Vec<Utf8PathBuf>,
 
-    /// Work in a git worktree of its own (--worktree=NAME names it); removed at the end if nothing changed.
+    /// Work in a new git worktree (--worktree=NAME names it); removed at the end if nothing changed.
     #[arg(
         long,
         value_name = "NAME",
@@ -181,57 +181,57 @@ pub struct RunArgs {
     )]
     pub worktree: Option<String>,
 
-    /// Settings for this run: a file, or JSON itself.
+    /// Settings for this run: a file, or inline JSON.
     #[arg(long, value_name = "FILE-OR-JSON", allow_hyphen_values = true)]
     pub settings: Option<String>,
 
-    /// Which settings files are read: user,project,local.
+    /// Settings files to read: user,project,local.
     #[arg(long, value_name = "SOURCES")]
     pub setting_sources: Option<String>,
 
-    /// MCP servers for this run: a file, or JSON like {"mcpServers": {"git": {"command": "mcp-server-git"}}}; may be given
-    /// several times.
+    /// MCP servers for this run: a file, or JSON like {"mcpServers": {"git": {"command": "mcp-server-git"}}};
+    /// repeatable.
     #[arg(long, value_name = "FILE-OR-JSON", allow_hyphen_values = true)]
     pub mcp_config: Vec<String>,
 
-    /// Only the MCP servers of --mcp-config.
+    /// Use only the MCP servers of --mcp-config.
     #[arg(long)]
     pub strict_mcp_config: bool,
 
-    /// Use this UUID for the new session.
+    /// UUID for the new session.
     #[arg(long, value_name = "UUID")]
     pub session_id: Option<String>,
 
-    /// Go on with the last session of this folder. Prompts that it accepted and did not begin are answered first.
+    /// Resume the last session in this folder. Prompts that were still queued are answered first.
     #[arg(short, long, conflicts_with = "resume")]
     pub r#continue: bool,
 
-    /// Go on with this session. Prompts that it accepted and did not begin are answered first.
+    /// Resume this session. Prompts that were still queued are answered first.
     #[arg(short, long, value_name = "ID")]
     pub resume: Option<String>,
 
-    /// With --continue or --resume: go on from this message, by its uuid; what came after it stays in the transcript and
-    /// is no part of the conversation any more.
+    /// With --continue or --resume: resume at this message, by its UUID. Later messages stay in the transcript but are
+    /// dropped from the conversation.
     #[arg(long, value_name = "UUID")]
     pub resume_session_at: Option<String>,
 
-    /// With --resume-session-at: the prompt whose turn is to fall away, by its uuid; if more or less would, nothing is done.
+    /// With --resume-session-at: the UUID of the one prompt that may be dropped; fails if more or less would be.
     #[arg(long, value_name = "UUID", requires = "resume_session_at")]
     pub resume_drops_turn: Option<String>,
 
-    /// With --continue or --resume: begin a new session with what that one holds.
+    /// With --continue or --resume: fork, i.e. start a new session from that one's conversation.
     #[arg(long)]
     pub fork_session: bool,
 
-    /// Keep no transcript and no audit entries.
+    /// Keep no transcript and no audit log.
     #[arg(long)]
     pub no_session_persistence: bool,
 
-    /// Fail rather than run without a transcript where the state folder cannot be written.
+    /// Fail instead of running without a transcript if the state folder is read-only.
     #[arg(long, conflicts_with = "no_session_persistence")]
     pub require_persistence: bool,
 
-    /// The agent that the session itself runs as.
+    /// Run the main agent as this agent definition.
     #[arg(long, value_name = "NAME")]
     pub agent: Option<String>,
 
@@ -239,15 +239,15 @@ pub struct RunArgs {
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub agents: Option<String>,
 
-    /// Use the plugin in this folder for this run; may be given several times.
+    /// Load the plugin in this folder for this run; repeatable.
     #[arg(long, value_name = "DIR")]
     pub plugin_dir: Vec<Utf8PathBuf>,
 
-    /// A JSON Schema the answer must satisfy: JSON, or a file.
+    /// JSON Schema for the answer: inline JSON, or a file.
     #[arg(long, value_name = "SCHEMA", allow_hyphen_values = true)]
     pub json_schema: Option<String>,
 
-    /// At a terminal: lines of text one below the other and nothing that moves, for screen readers and plain terminals.
+    /// At a terminal: plain sequential output, no animation or redrawing, for screen readers and dumb terminals.
     #[arg(long, conflicts_with = "print")]
     pub plain: bool,
 
@@ -356,171 +356,171 @@ pub enum PermissionPrompts {
 /// What is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
-    /// The answer.
+    /// The answer as text.
     Text,
-    /// One object with the answer and what it took.
+    /// One JSON object with the answer, cost and usage.
     Json,
-    /// One object per event, as it happens.
+    /// One JSON object per event, as it happens.
     StreamJson,
 }
 
-/// How prompts come in.
+/// Input format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum InputFormat {
-    /// From the argument and standard input.
+    /// The argument and standard input.
     Text,
-    /// A program on standard input, one JSON object per line, which also answers questions.
+    /// One JSON object per line on standard input, from a host program that also answers questions.
     StreamJson,
 }
 
 /// Everything else the program does.
 #[derive(Debug, Subcommand)]
 pub enum SubCommand {
-    /// Watch an agent repair a failing test: offline, real tools, a real repository in a temporary folder.
+    /// Watch an agent fix a failing test: offline, with real tools, in a temporary repository.
     Demo {
-        /// Keep the folder and say where it is.
+        /// Keep the repository and print its path.
         #[arg(long)]
         keep: bool,
     },
-    /// Look at the agents there are, and check their files.
+    /// List and lint agents.
     #[command(subcommand)]
     Agents(AgentsCommand),
-    /// Look at plugins, add one, switch one on or off.
+    /// Manage plugins.
     #[command(subcommand)]
     Plugin(PluginCommand),
     /// Test and explain permission rules.
     #[command(subcommand)]
     Permissions(PermissionsCommand),
-    /// Show what was allowed and denied, by what or whom, and check that this record was not edited.
+    /// Show and verify the audit log.
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// Show the settings in force.
+    /// Show the effective settings.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Look at recorded sessions.
+    /// List, show and export sessions.
     #[command(subcommand)]
     Sessions(SessionsCommand),
-    /// Look at the agents and commands of a session, stop them, tell them something, answer their questions.
+    /// List, steer, pause and stop the agents and commands of a session; answer their questions.
     Tasks(TasksArgs),
-    /// Look at the checkouts that agents work in, and remove those that nobody needs.
+    /// List and clean up agents' worktrees.
     #[command(subcommand)]
     Worktrees(WorktreesCommand),
-    /// Merge the branches of agents that have ended, one after the other, without touching any checkout.
+    /// Merge the branches of finished agents one by one, without touching any checkout.
     Merge(MergeArgs),
-    /// Show where the time of a session went: a trace for Perfetto, or a picture.
+    /// Export a session's timeline: a Perfetto trace, or an SVG picture.
     Trace(TraceArgs),
-    /// MCP servers: which there are, add and remove them, try and approve them; or be one.
+    /// Manage MCP servers, or run as one.
     #[command(subcommand)]
     Mcp(McpCommand),
-    /// Show what the sandbox lets a command do, or run a command in it.
+    /// Show what the sandbox allows, or run a program in it.
     #[command(subcommand)]
     Sandbox(SandboxCommand),
-    /// Trust this folder's settings, after showing what they run and widen; or take that back.
+    /// Review and trust this folder's settings, or revoke trust.
     Trust(TrustArgs),
-    /// Show a live session of another process in this terminal; leaving it ends nothing.
+    /// Attach to a running session (detaching leaves it running).
     Attach(AttachArgs),
-    /// List the sessions that live in some process, at a terminal or kept in the background.
+    /// List running sessions.
     Ps {
-        /// As JSON lines.
+        /// Print JSON lines.
         #[arg(long)]
         json: bool,
     },
-    /// Say what this installation has: providers, state folder, sandbox.
+    /// Check the installation: providers, state folder, sandbox.
     Doctor {
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
 }
 
-/// Which session to show.
+/// Which session to attach to.
 #[derive(Debug, ClapArgs)]
 pub struct AttachArgs {
-    /// Its id, or the beginning of it; the only one of this folder if left out.
+    /// The session's id or a prefix of it [default: the only one running in this folder].
     pub session: Option<String>,
-    /// Lines of text one below the other and nothing that moves.
+    /// Plain sequential output, no redrawing.
     #[arg(long)]
     pub plain: bool,
 }
 
-/// What to do about the trust in a folder.
+/// Review or change the trust in this folder.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Hooks, servers, allow rules and whatever else in a repository's files runs a program or widens what is allowed is off \
 until you agree to it. It is shown as it is written; on a terminal you are asked, elsewhere --yes says that you have \
 looked. A change of any part asks again.")]
 pub struct TrustArgs {
-    /// Only show the parts, and whether they are trusted.
+    /// Only show what needs trust, and whether it is trusted.
     #[arg(long, conflicts_with_all = ["yes", "revoke"])]
     pub list: bool,
-    /// Do not ask.
+    /// Don't ask for confirmation.
     #[arg(long, conflicts_with = "revoke")]
     pub yes: bool,
-    /// Take it back.
+    /// Revoke trust.
     #[arg(long)]
     pub revoke: bool,
 }
 
-/// Look at the agents there are, and check their files.
+/// List and lint agents.
 #[derive(Debug, Subcommand)]
 pub enum AgentsCommand {
-    /// Every agent, where it comes from, and which of equal names counts.
+    /// List agents, where each is defined, and which definition of a name wins.
     List {
-        /// As JSON lines.
+        /// Print JSON lines.
         #[arg(long)]
         json: bool,
     },
-    /// One agent as the file it could be, built in or not.
+    /// Print one agent as a definition file.
     Show {
-        /// Which agent; upper and lower case are the same.
+        /// The agent's name (case-insensitive).
         name: String,
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// What one agent would run with if the session's own agent started it now, and why.
+    /// Show what an agent would run with if the main agent started it now, and why.
     Explain {
-        /// Which agent; upper and lower case are the same.
+        /// The agent's name (case-insensitive).
         name: String,
-        /// As if it were started in the background.
+        /// Assume it is started in the background.
         #[arg(long)]
         background: bool,
-        /// The model that the call names.
+        /// The model named in the call.
         #[arg(long, value_name = "MODEL")]
         model: Option<String>,
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// What is wrong with the files of agents, skills and commands, with line numbers; exits 1 where one cannot
-    /// be used.
+    /// Check the files of agents, skills and commands; prints problems with line numbers and exits with 1 if one
+    /// cannot be used.
     Lint {
-        /// Files or folders of agents; every place where they, skills and commands are looked for if left out.
+        /// Files or folders to check [default: every place where agents, skills and commands are looked for].
         paths: Vec<Utf8PathBuf>,
-        /// As JSON lines.
+        /// Print JSON lines.
         #[arg(long)]
         json: bool,
     },
 }
 
-/// MCP servers: which there are, add and remove them, try and approve them; or be one.
+/// Manage MCP servers, or run as one.
 #[derive(Debug, Subcommand)]
 pub enum McpCommand {
-    /// Every server, where it is declared, and whether it may be started.
+    /// List servers, where each is declared, and whether it may be started.
     List {
-        /// As JSON lines.
+        /// Print JSON lines.
         #[arg(long)]
         json: bool,
     },
-    /// One server: how it is reached, and what it offered when it was approved.
+    /// Show one server: how it is reached, and what it offered when it was approved.
     Get {
-        /// Which server.
+        /// The server's name.
         name: String,
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Declare a server.
+    /// Add a server.
     #[command(after_help = "Examples:
   decurion mcp add git -- uvx mcp-server-git --repository .
   decurion mcp add --scope project --env LEVEL=2 db -- npx -y some-server
@@ -528,94 +528,95 @@ pub enum McpCommand {
 
 Variables written ${NAME} or ${NAME:-default} are filled in when the server is started.")]
     Add {
-        /// Its name; its tools are called mcp__NAME__tool.
+        /// The server's name; its tools are called mcp__NAME__tool.
         name: String,
-        /// The program and its arguments (after --), or the address.
+        /// The program and its arguments (after --), or the URL.
         #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND-OR-URL")]
         target: Vec<String>,
-        /// How it is reached.
+        /// The transport.
         #[arg(short, long, default_value = "stdio")]
         transport: TransportWord,
-        /// Whose it is: user (every folder), project (.mcp.json, shared), local (this folder, yours alone).
+        /// Scope: user (all folders), project (.mcp.json, shared), local (this folder, only you).
         #[arg(short, long, default_value = "local")]
         scope: ScopeWord,
-        /// A variable of its environment, NAME=VALUE; may be given several times.
+        /// Environment variable, NAME=VALUE; repeatable.
         #[arg(short, long, value_name = "NAME=VALUE")]
         env: Vec<String>,
-        /// A header of every request, "Name: value"; may be given several times.
+        /// HTTP header, "Name: value"; repeatable.
         #[arg(short = 'H', long, value_name = "HEADER")]
         header: Vec<String>,
     },
-    /// Declare a server by its JSON.
+    /// Add a server from JSON.
     AddJson {
-        /// Its name.
+        /// The server's name.
         name: String,
         /// {"command": …, "args": […]} or {"type": "http", "url": …}.
         json: String,
-        /// Whose it is: user, project or local.
+        /// Scope: user, project or local.
         #[arg(short, long, default_value = "local")]
         scope: ScopeWord,
     },
-    /// Remove a declaration.
+    /// Remove a server.
     Remove {
-        /// Which server.
+        /// The server's name.
         name: String,
-        /// Where from; everywhere if left out.
+        /// Scope to remove it from [default: all].
         #[arg(short, long)]
         scope: Option<ScopeWord>,
     },
-    /// Start a server, ask what it offers, and stop it again; shows what it wrote last where that fails.
+    /// Start a server, list what it offers and stop it; prints its last output if that fails.
     Test {
-        /// Which server.
+        /// The server's name.
         name: String,
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Let a project's server be started as it is declared now, and accept what it offers now. Shows both first,
-    /// with what changed, and asks.
+    /// Approve a project's server as it is declared now, with what it offers now. Shows both first, with what
+    /// changed, and asks.
     Approve {
-        /// Which server.
+        /// The server's name.
         name: String,
-        /// Do not ask.
+        /// Don't ask for confirmation.
         #[arg(short, long)]
         yes: bool,
     },
-    /// Log in to a server by its address, in a browser (OAuth).
+    /// Log in to a remote server in a browser (OAuth).
     Login {
-        /// Which server.
+        /// The server's name.
         name: String,
-        /// What to ask leave for, in the server's words.
+        /// OAuth scope to request.
         #[arg(long, value_name = "SCOPE")]
         scope: Option<String>,
     },
     /// Forget a login.
     Logout {
-        /// Which server.
+        /// The server's name.
         name: String,
     },
-    /// Be a server on standard input and output: other agents can start ours (Agent, TaskOutput, TaskStop).
+    /// Run as an MCP server on standard input and output, so that other agents can start ours (Agent, TaskOutput,
+    /// TaskStop).
     Serve {
-        /// The model of the agents.
+        /// Model of the agents.
         #[arg(long, value_name = "MODEL")]
         model: Option<String>,
-        /// Who is asked: nobody can be, so what no rule allows is denied unless a mode says otherwise.
+        /// Permission mode. Nobody can be asked, so what no rule or mode allows is denied.
         #[arg(long, value_name = "MODE")]
         permission_mode: Option<String>,
-        /// Rules that need no question; may be given several times.
+        /// Rules for calls that are allowed; repeatable.
         #[arg(id = "serveAllowed", long = "allowedTools", value_name = "RULES")]
         allowed_tools: Vec<String>,
     },
 }
 
-/// Whose a declaration is.
+/// The scope of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScopeWord {
-    /// Every folder.
+    /// All folders.
     User,
     /// Everyone who works on this project.
     Project,
-    /// This folder, yours alone.
+    /// This folder, only you.
     Local,
 }
 
@@ -626,48 +627,48 @@ pub enum TransportWord {
     Stdio,
     /// Streamable HTTP.
     Http,
-    /// Server-sent events, as old servers have it.
+    /// Server-sent events, for old servers.
     Sse,
 }
 
-/// Look at plugins, add one, switch one on or off.
+/// Manage plugins.
 ///
 /// A plugin is a folder with agents, skills, commands, hooks and servers. It runs programs, so it is used only
 /// once you added it, and only as long as its hooks, servers and allow rules are what they were then.
 #[derive(Debug, Subcommand)]
 pub enum PluginCommand {
-    /// Every plugin that was added, and whether it is on.
+    /// List plugins and whether each is enabled.
     List {
-        /// As JSON lines.
+        /// Print JSON lines.
         #[arg(long)]
         json: bool,
     },
-    /// What is wrong with a plugin's folder, with line numbers; exits 1 where it cannot be used.
+    /// Check a plugin's folder; prints problems with line numbers and exits with 1 if it cannot be used.
     Validate {
         /// The plugin's folder.
         path: Utf8PathBuf,
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Add the plugin in this folder and switch it on as it is now.
+    /// Add the plugin in this folder and enable it as it is now.
     Add {
         /// The plugin's folder.
         path: Utf8PathBuf,
     },
-    /// Switch a plugin on as it is now, also after it has changed.
+    /// Enable a plugin as it is now, also after a change.
     Enable {
-        /// Which plugin.
+        /// The plugin's name.
         name: String,
     },
-    /// Switch a plugin off.
+    /// Disable a plugin.
     Disable {
-        /// Which plugin.
+        /// The plugin's name.
         name: String,
     },
-    /// Forget a plugin; its folder stays.
+    /// Remove a plugin; its folder stays.
     Remove {
-        /// Which plugin.
+        /// The plugin's name.
         name: String,
     },
 }
@@ -675,17 +676,17 @@ pub enum PluginCommand {
 /// Test and explain permission rules.
 #[derive(Debug, Subcommand)]
 pub enum PermissionsCommand {
-    /// Read calls as JSON lines and print the decision for each, one JSON line per call.
+    /// Decide calls given as JSON lines, one JSON line per decision.
     #[command(
         after_help = "Each line: {\"mode\":\"default\",\"rules\":{\"allow\":[],\"ask\":[],\"deny\":[]},\
         \"tool\":\"Bash\",\"input\":{\"command\":\"ls\"},\"cwd\":\"/repo\"}
 Prints:    {\"decision\":\"allow\",\"rule\":null,\"reason\":\"…\"}"
     )]
     Check {
-        /// A file of JSON lines; standard input if left out.
+        /// A file of JSON lines [default: standard input].
         file: Option<Utf8PathBuf>,
     },
-    /// Explain the decision about a command line or about calls, part by part.
+    /// Explain why a command line or call would be allowed, asked about or denied.
     #[command(after_help = "\
 Example:
   decurion permissions explain 'make install'
@@ -693,21 +694,21 @@ Example:
 Of a command line it prints the decision in a session of this folder, and what the sandbox lets the command do.
 Nothing is run.")]
     Explain {
-        /// A command line, or a file of JSON lines; standard input if left out.
+        /// A command line, or a file of JSON lines [default: standard input].
         call: Option<String>,
-        /// Explain a command line as if a person or a rule had allowed it.
+        /// Assume that a person or a rule has allowed it.
         #[arg(long)]
         allowed: bool,
-        /// A command line's explanation as JSON.
+        /// Print the explanation of a command line as JSON.
         #[arg(long)]
         json: bool,
     },
 }
 
-/// Look at the sandbox of commands, or use it.
+/// Show what the sandbox allows, or run a program in it.
 #[derive(Debug, Subcommand)]
 pub enum SandboxCommand {
-    /// Show whether a command would be asked about, and what it could write, read and reach.
+    /// Show what a command could read, write and reach, and whether it would be asked about.
     #[command(after_help = "\
 Example:
   decurion sandbox explain 'for f in *.rs; do wc -l \"$f\"; done'
@@ -716,14 +717,14 @@ The rules, directories and settings are those of a session in this folder. Nothi
     Explain {
         /// The command line, as a model would give it to Bash.
         command: String,
-        /// Explain it as if a person or a rule had allowed it.
+        /// Assume that a person or a rule has allowed it.
         #[arg(long)]
         allowed: bool,
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Run a program in the sandbox that commands of a session in this folder have.
+    /// Run a program in the sandbox that a session in this folder would use.
     #[command(after_help = "\
 Example:
   decurion sandbox run -- npm test
@@ -731,7 +732,7 @@ Example:
 
 Its exit code is that of the program; 126 if it could not be started.")]
     Run {
-        /// Let it change nothing and reach no network.
+        /// Read-only: no writes, no network.
         #[arg(long)]
         read_only: bool,
         /// The program and its arguments.
@@ -740,24 +741,24 @@ Its exit code is that of the program; 126 if it could not be started.")]
     },
 }
 
-/// Show the settings in force.
+/// Show the effective settings.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Every effective value.
+    /// Print every effective value.
     Show {
-        /// And where each comes from.
+        /// Print where each value comes from.
         #[arg(long)]
         origin: bool,
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
 }
 
-/// Show what was allowed and denied, by what or whom, and check that this record was not edited.
+/// Show and verify the audit log.
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
-    /// Print the entries of the audit log, oldest first.
+    /// Print entries, oldest first.
     #[command(after_help = "Examples:
   decurion audit show --last 20                 the latest decisions of all sessions
   decurion audit show --session 5f3a --since 2h one session (the beginning of its id), the last two hours
@@ -782,7 +783,7 @@ a new log.")]
         /// An anchor that an earlier check printed: the log must still hold that entry.
         #[arg(long, value_name = "NUMBER:HASH")]
         anchor: Option<String>,
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
@@ -791,19 +792,19 @@ a new log.")]
 /// Which entries of the audit log to print.
 #[derive(Debug, ClapArgs)]
 pub struct AuditShow {
-    /// Only of this session: its id or the beginning of it.
+    /// Only this session (id or prefix).
     #[arg(long, value_name = "ID")]
     pub session: Option<String>,
-    /// Only of this kind.
+    /// Only this kind.
     #[arg(long, value_name = "KIND")]
     pub kind: Option<AuditKindWord>,
-    /// Only since then: 2026-05-01T12:00:00Z, 2026-05-01, or how long ago (30m, 2h, 7d).
+    /// Only since then: 2026-05-01T12:00:00Z, 2026-05-01, or a time ago (30m, 2h, 7d).
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
-    /// Only the last N of them.
+    /// Only the last N.
     #[arg(long, value_name = "N")]
     pub last: Option<usize>,
-    /// As JSON lines.
+    /// Print JSON lines.
     #[arg(long)]
     pub json: bool,
 }
@@ -811,9 +812,9 @@ pub struct AuditShow {
 /// A kind of audit entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AuditKindWord {
-    /// Decisions about tool calls.
+    /// Permission decisions.
     Permission,
-    /// What the sandbox refused.
+    /// Refusals by the sandbox.
     Sandbox,
     /// Commands that ran without the sandbox.
     Unsandboxed,
@@ -839,77 +840,77 @@ impl AuditKindWord {
     }
 }
 
-/// Look at recorded sessions.
+/// List, show and export sessions.
 #[derive(Debug, Subcommand)]
 pub enum SessionsCommand {
     /// List sessions, newest first.
     List {
-        /// Of every folder, not only this one.
+        /// All folders, not only this one.
         #[arg(long)]
         all: bool,
-        /// As JSON lines.
+        /// Print JSON lines.
         #[arg(long)]
         json: bool,
     },
     /// Print one conversation.
     Show {
-        /// Which session.
+        /// The session's id or a prefix of it.
         id: String,
-        /// As JSON lines, one per message.
+        /// Print JSON lines, one per message.
         #[arg(long)]
         json: bool,
     },
-    /// Write one session whole.
+    /// Export one session.
     Export {
-        /// Which session.
+        /// The session's id or a prefix of it.
         id: String,
-        /// As one JSON object (the default is the transcript's own lines).
+        /// One JSON object instead of the transcript's lines.
         #[arg(long)]
         json: bool,
-        /// Where to; standard output if left out.
+        /// Output file [default: standard output].
         #[arg(short, long)]
         output: Option<Utf8PathBuf>,
     },
 }
 
-/// Look at the checkouts that agents work in, and remove those that nobody needs.
+/// List and clean up agents' worktrees.
 #[derive(Debug, Subcommand)]
 pub enum WorktreesCommand {
-    /// Every worktree of this repository: who uses it, or what was left in it.
+    /// List the worktrees of this repository: who uses each, and what was left in it.
     List {
-        /// Of every repository, not only this one.
+        /// All repositories, not only this one.
         #[arg(long)]
         all: bool,
-        /// As JSON lines.
+        /// Print JSON lines.
         #[arg(long)]
         json: bool,
     },
-    /// Remove what is unchanged or half made and belongs to no living session; work is kept and listed.
+    /// Remove unchanged and half-made worktrees that no running session uses; work is kept and listed.
     Clean {
-        /// Of every repository, not only this one.
+        /// All repositories, not only this one.
         #[arg(long)]
         all: bool,
-        /// Only say what would be removed.
+        /// Only print what would be removed.
         #[arg(long)]
         dry_run: bool,
-        /// As JSON lines.
+        /// Print JSON lines.
         #[arg(long)]
         json: bool,
     },
     /// Remove one worktree of this repository and its branch, by the name that `list` shows.
     ///
-    /// It must belong to no living session, and all that is in it must be merged, into decurion/merged or the branch
-    /// that is checked out here.
+    /// No running session may use it, and everything in it must be merged into decurion/merged or the branch that is
+    /// checked out here.
     Remove {
-        /// Which: an agent's id, or the name that was given to it.
+        /// The worktree: an agent's id, or its name.
         name: String,
-        /// Also if work in it is not merged: that work is lost.
+        /// Remove it even if it has unmerged work, which is lost.
         #[arg(long)]
         discard: bool,
     },
 }
 
-/// Merge the branches of agents that have ended.
+/// Merge the branches of finished agents.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   decurion merge                                  all that have ended, oldest first, into decurion/merged
@@ -922,51 +923,51 @@ and stays on its branch. A worktree is removed only when all that is in it is in
 
 Exit codes: 0 everything is merged, 1 something is not, 2 usage.")]
 pub struct MergeArgs {
-    /// Agents, worktrees or branches; all agents that have ended if left out.
+    /// Agents, worktrees or branches [default: all finished agents, in the order in which they finished].
     #[arg(value_name = "AGENT-OR-BRANCH")]
     pub which: Vec<String>,
 
-    /// All agents that have ended (the default).
+    /// All finished agents (the default).
     #[arg(long, conflicts_with = "which")]
     pub all: bool,
 
-    /// The branch that moves; made from what is checked out if it is not there.
+    /// Target branch; created from the current commit if it does not exist.
     #[arg(long, value_name = "BRANCH", default_value = decurion_engine::merge::TARGET)]
     pub into: String,
 
-    /// A shell command that must succeed after each merge, in a checkout of its own.
+    /// A shell command that must succeed after each merge; runs in a separate checkout.
     #[arg(long, value_name = "COMMAND")]
     pub gate: Option<String>,
 
-    /// How long the gate may take for one merge.
+    /// Time limit of the gate per merge.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800, requires = "gate")]
     pub gate_timeout: u64,
 
-    /// Only forecast; the gate does not run and nothing is changed.
+    /// Only predict conflicts; the gate does not run and nothing changes.
     #[arg(long)]
     pub dry_run: bool,
 
-    /// As one JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
 }
 
-/// Look at the agents and commands of a session, from any terminal.
+/// List, steer, pause and stop the agents and commands of a session, from any terminal.
 #[derive(Debug, ClapArgs)]
 pub struct TasksArgs {
     #[command(subcommand)]
     pub command: Option<TasksCommand>,
 
-    /// The session; if left out, the live one of this folder, else its latest.
+    /// The session [default: the running one in this folder, else its latest].
     #[arg(long, value_name = "ID", global = true)]
     pub session: Option<String>,
 
-    /// As JSON lines.
+    /// Print JSON lines.
     #[arg(long, global = true)]
     pub json: bool,
 }
 
-/// Show where the time of a session went.
+/// Export a session's timeline.
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "Every agent is a track: its runs, waits for a place, turns, requests, rate limits, tries
@@ -985,66 +986,66 @@ machine: the Perfetto page reads the file in your browser. Files are for you alo
 since they name commands and files of the session."
 )]
 pub struct TraceArgs {
-    /// Which session; the latest of this folder if left out.
+    /// The session [default: the latest in this folder].
     pub session: Option<String>,
 
-    /// Where the trace goes; - is standard output.
+    /// Trace file; - is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<Utf8PathBuf>,
 
-    /// Draw a picture into this file; without -o, only that.
+    /// Write an SVG picture to this file; without -o, only that.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<Utf8PathBuf>,
 
-    /// Replace files that are there.
+    /// Overwrite existing files.
     #[arg(long)]
     pub force: bool,
 
-    /// Say as JSON what was written.
+    /// Print what was written as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
-/// What to do about tasks. An id may be cut short as long as it is clear.
+/// A task id may be abbreviated as long as it is unique.
 #[derive(Debug, Subcommand)]
 pub enum TasksCommand {
-    /// Every task and every open question (the default).
+    /// List tasks and open questions (the default).
     List,
-    /// One task.
+    /// Show one task.
     Show {
-        /// Which.
+        /// The task's id.
         id: String,
     },
-    /// Print a task's output as it grows; exits as the task ends.
+    /// Follow a task's output; exits with the task's status.
     Follow {
-        /// Which.
+        /// The task's id.
         id: String,
     },
-    /// End a task and everything below it.
+    /// Stop a task and everything below it.
     Stop {
-        /// Which.
+        /// The task's id.
         id: String,
     },
-    /// Hold an agent: what it has under way comes to its end, and it begins nothing more.
+    /// Pause an agent: calls that run are finished, and nothing new is started.
     ///
-    /// It keeps no place among those that work and none in the line for the provider, its time does not run, and it
-    /// is still held when its session is resumed. It can be told things meanwhile, stopped, and given another budget.
+    /// A paused agent takes no slot and no place in the provider's queue, its time limit does not run, and it stays paused
+    /// when its session is resumed. It can be messaged, stopped and given another budget meanwhile.
     Pause {
-        /// Which.
+        /// The task's id.
         id: String,
-        /// Everything below it too, with whatever it still begins.
+        /// The whole subtree.
         #[arg(long)]
         tree: bool,
     },
-    /// Let an agent go on that is held; where too many work, it waits for a place.
+    /// Resume a paused agent (queued if at the concurrency limit).
     Continue {
-        /// Which.
+        /// The task's id.
         id: String,
-        /// Everything below it too.
+        /// The whole subtree.
         #[arg(long)]
         tree: bool,
     },
-    /// Show an agent's budget, or give it another while it works.
+    /// Show or change an agent's budget while it works.
     #[command(
         after_help = "What is not given stays as it is. Tokens and dollars are totals: they count what the agent and
 those below it have used already, in all its runs. Turns and seconds count from its last
@@ -1058,7 +1059,7 @@ Examples:
   decurion tasks budget a01 --turns 60 && decurion tasks resume a01"
     )]
     Budget {
-        /// Which.
+        /// The task's id.
         id: String,
         /// Model turns.
         #[arg(long, value_name = "N")]
@@ -1066,35 +1067,35 @@ Examples:
         /// Dollars.
         #[arg(long, value_name = "DOLLARS")]
         usd: Option<f64>,
-        /// Tokens of all classes.
+        /// Tokens, input and output.
         #[arg(long, value_name = "N")]
         tokens: Option<u64>,
-        /// Wall time, without that in which it is held.
+        /// Wall-clock time, excluding pauses.
         #[arg(long, value_name = "N")]
         seconds: Option<u64>,
-        /// Agents that it may start.
+        /// Number of agents it may start.
         #[arg(long, value_name = "N")]
         spawns: Option<u32>,
     },
-    /// Tell an agent something; one that has ended goes on with it.
+    /// Send a message to an agent (restarts it if finished).
     Resume {
-        /// Which.
+        /// The task's id.
         id: String,
-        /// What to tell it; to continue, if left out.
+        /// The message [default: continue].
         prompt: Option<String>,
     },
     /// Answer a question.
     Answer {
-        /// The question, or the task that asks it; `main` for the session's own agent.
+        /// The question's id or the task that asks; `main` for the main agent.
         #[arg(value_name = "QUESTION-OR-TASK")]
         target: String,
-        /// Whether the call may run; or the server that asks is answered.
+        /// allow or deny.
         verdict: Verdict,
-        /// With deny: what the agent is told.
+        /// With deny: what to tell the agent.
         #[arg(long, value_name = "TEXT")]
         message: Option<String>,
-        /// With allow, where an MCP server asks: the filled-in form as JSON, or `-` to read it from standard
-        /// input, which no other user of this machine sees. It goes to the server and into no record.
+        /// With allow, if an MCP server asks: the completed form as JSON, or `-` to read it from standard input, where other
+        /// users of this machine cannot see it. It goes to the server and is not recorded.
         #[arg(long, value_name = "JSON")]
         content: Option<String>,
     },
@@ -1103,9 +1104,9 @@ Examples:
 /// An answer to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Verdict {
-    /// The call runs.
+    /// Let the call run.
     Allow,
-    /// It does not.
+    /// Refuse it.
     Deny,
 }
 

@@ -165,6 +165,12 @@ impl Configured {
         names
     }
 
+    /// The whole name of the model that a session begins with.
+    pub fn main_name(&self, wanted: Option<&str>) -> Option<String> {
+        let name = wanted.map_or_else(|| self.default_name(), str::to_owned);
+        self.find_main(&name).ok().map(|(model, _)| model.name.clone())
+    }
+
     /// How many tokens each can take, by its whole name.
     pub fn windows(&self) -> BTreeMap<String, u64> {
         let models = std::iter::once(self.default_name()).chain(self.names());

@@ -87,6 +87,7 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
     let processes = guard();
     let sandbox = sandbox(loaded, environment);
     if let Some(maker) = &sandbox {
+        maker.look_after_killed(&loaded.paths.cwd);
         maker.remove_abandoned(&loaded.paths.cwd, || crate::command::sandbox::policy(loaded, Some(maker)));
     }
     let egress = sandbox

@@ -130,9 +130,8 @@ impl Check<'_> {
         &mut self,
         checked: Result<Option<Node>, ConfigError>,
     ) -> Result<Option<Node>, ConfigError> {
-        let may_forbid = self.path.starts_with("permissions") || self.path.starts_with("hooks");
         match checked {
-            Err(error) if self.is_repository() && !may_forbid => {
+            Err(error) if self.is_repository() && !may_forbid(&self.path) => {
                 let text = format!("{} is ignored: {error}", self.path);
                 self.warnings.push(Warning { kind: WarningKind::Ignored, origin: None, text });
                 Ok(None)
@@ -161,18 +160,28 @@ impl Check<'_> {
     }
 
     fn unknown(&mut self, member: &Member, source: u16, keys: &'static [Key]) -> Result<(), ConfigError> {
-        // The ecosystem's files hold many keys that are not for us.
-        if self.family == Family::Shared || member.key == "$schema" {
+        if member.key == "$schema" {
             return Ok(());
         }
+        let meant = schema::meant(keys, &member.key, self.family == Family::Shared);
+        let near = meant.map(|meant| meant.path);
         let origin = self.sources.origin_at(source, member.at);
         let key = self.below(&member.key, |check| check.path.clone());
-        // A misspelt restriction would not hold. A repository does not decide whether the program starts.
-        if key.starts_with("sandbox.") && !self.is_repository() {
-            let near = keys.iter().map(|known| known.name).find(|known| is_near(&member.key, known));
+        let may_stop =
+            !self.is_repository() || may_forbid(&key) || self.path.is_empty() && near.is_some_and(may_forbid);
+        // A misspelt restriction would not hold.
+        if may_stop && meant.is_some_and(|meant| meant.restricts) {
             return Err(ConfigError::Key { origin, key, near });
         }
-        self.warn(WarningKind::UnknownKey, origin, format!("unknown key: {key}"));
+        // The ecosystem's files hold many keys that are not for us.
+        if self.family == Family::Shared && near.is_none() {
+            return Ok(());
+        }
+        if key.starts_with("sandbox.") && self.family == Family::Ours && !self.is_repository() {
+            return Err(ConfigError::Key { origin, key, near });
+        }
+        let hint = near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default();
+        self.warn(WarningKind::UnknownKey, origin, format!("unknown key: {key}{hint}"));
         Ok(())
     }
 
@@ -407,6 +416,11 @@ impl Check<'_> {
     }
 }
 
+/// Whether what stands at this path of keys may forbid something. Then it also counts if a repository says it.
+fn may_forbid(path: &str) -> bool {
+    path.starts_with("permissions") || path.starts_with("hooks")
+}
+
 /// A list with this in it, to which other layers add theirs.
 fn alone(node: Node) -> Node {
     let (at, source) = (node.at, node.source);
@@ -438,24 +452,6 @@ fn is_plain_text(text: &str) -> bool {
 
 fn is_word(text: &str) -> bool {
     text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-' || byte == b'_')
-}
-
-/// Whether a word may be another one that is misspelt: at most two letters are missing, added or replaced.
-fn is_near(word: &str, known: &str) -> bool {
-    let (word, known) = (word.to_lowercase(), known.to_lowercase());
-    if word.len().abs_diff(known.len()) > 2 {
-        return false;
-    }
-    let mut row: Vec<usize> = (0..=known.len()).collect();
-    for (index, letter) in word.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
-        for (column, other) in known.bytes().enumerate() {
-            let replaced = diagonal + usize::from(letter != other);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row.last().is_some_and(|distance| *distance <= 2)
 }
 
 fn shorten(text: &str) -> String {

@@ -221,8 +221,7 @@ impl Keeper {
             return None;
         }
         let waits = || {
-            let text =
-                "it holds in later sessions once the folder is trusted as it is now (`decurion trust`)";
+            let text = "later sessions use it once you trust the folder again with `decurion trust`";
             (!update.narrows()).then(|| text.to_owned())
         };
         let (Some(before), Ok((_, after))) = (agreed, up_to_project(&self.paths, &self.layers)) else {

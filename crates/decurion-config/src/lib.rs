@@ -153,6 +153,12 @@ impl Loaded {
         self.tree.at_path(key).map(|node| self.sources.origin(node))
     }
 
+    /// Where an item of the list at this key was set.
+    pub fn origin_of_item(&self, key: &str, index: usize) -> Option<Origin> {
+        let item = self.tree.at_path(key)?.items().get(index)?;
+        Some(self.sources.origin(item))
+    }
+
     /// Every effective value with its origin, secrets replaced.
     pub fn rows(&self) -> Vec<show::Row> {
         show::rows(&self.tree, &self.sources, &Redactor::new(self.secrets(), true))

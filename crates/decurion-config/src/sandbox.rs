@@ -77,9 +77,6 @@ pub(crate) fn masked(
         }
         let items = member.value.get("hosts").map_or(&[][..], Node::items);
         let hosts: Vec<String> = items.iter().filter_map(Node::text).map(str::to_owned).collect();
-        if hosts.is_empty() {
-            warn("no host may get it; name some, such as \"hosts\": [\"api.example.com\"]".to_owned());
-        }
         let value = match environment.get_os(name).map(OsStr::to_str) {
             None => Err(format!(
                 "the variable {name} is not set, so commands do not have it; set it where Decurion is started, or remove \

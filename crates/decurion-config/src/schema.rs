@@ -106,6 +106,51 @@ pub(crate) fn find<'a>(keys: &'a [Key], name: &str) -> Option<&'a Key> {
     keys.iter().find(|key| key.name == name)
 }
 
+/// A key that a misspelt one may mean.
+#[derive(Clone, Copy)]
+pub(crate) struct Meant {
+    /// The key, below the object at hand.
+    pub path: &'static str,
+    /// Whether it restricts something, so that the restriction would not hold.
+    pub restricts: bool,
+}
+
+/// The key of a table that a word may mean which is none of them; in files that other programs `share`, one of those that
+/// such files have.
+pub(crate) fn meant(keys: &'static [Key], word: &str, shared: bool) -> Option<Meant> {
+    let known = || keys.iter().filter(|key| key.shared || !shared);
+    let is_root = std::ptr::eq(keys, KEYS);
+    // Rules that stand one level too high.
+    let above = RULES.iter().find(|path| is_root && !shared && path.rsplit('.').next() == Some(word));
+    if let Some(path) = above {
+        return Some(Meant { path, restricts: !path.ends_with("allow") });
+    }
+    if keys.iter().any(|key| key.name == word) {
+        return None;
+    }
+    let near = decurion_protocol::nearest(word, known().map(|key| key.name)).into_iter().next()?;
+    let key = find(keys, near)?;
+    Some(Meant { path: key.name, restricts: key.restricts() })
+}
+
+/// The lists of rules.
+const RULES: [&str; 3] = ["permissions.allow", "permissions.ask", "permissions.deny"];
+/// Keys that may restrict something, whatever a repository may do with them.
+const RESTRICTING: [&str; 5] =
+    ["allowManagedHooksOnly", "allowManagedPermissionRulesOnly", "defaultMode", "hooks", "secrets"];
+
+impl Key {
+    /// Whether it, or one of its members, takes something away.
+    fn restricts(&self) -> bool {
+        let by_member = |members: &[Key]| members.iter().any(Key::restricts);
+        match (&self.project, &self.shape) {
+            (Narrows | NarrowsIf(_), _) => true,
+            (ByMember, Shape::Object(members)) => by_member(members),
+            _ => RESTRICTING.contains(&self.name),
+        }
+    }
+}
+
 use FromProject::{ByMember, Narrows, NarrowsIf, Never, WhenTrusted};
 
 const fn ours(name: &'static str, shape: Shape, project: FromProject) -> Key {
@@ -171,6 +216,7 @@ pub(crate) static KEYS: &[Key] = &[
     shared("statusLine", Shape::Opaque, WhenTrusted),
     shared("theme", Shape::Look(THEMES), Never),
     shared("editorMode", Shape::Look(&["normal", "vim"]), Never),
+    shared("prefersReducedMotion", Shape::Bool, Never),
     // How much.
     ours("limits", Shape::Object(LIMITS), WhenTrusted),
     shared("bashOutputMaxChars", Shape::Integer(1, 10_000_000), WhenTrusted),

@@ -67,6 +67,8 @@ pub struct Settings {
     pub theme: Option<String>,
     /// The keys of the prompt: `vim`, or the usual ones.
     pub editor_mode: Option<String>,
+    /// Whether the terminal shows no spinner.
+    pub reduced_motion: bool,
     /// Checkouts of their own for agents.
     pub worktree: Worktree,
     /// Which plugins are on, as declared.
@@ -322,6 +324,7 @@ impl Settings {
             status_line: read.declared("statusLine"),
             theme: read.text("theme"),
             editor_mode: read.text("editorMode"),
+            reduced_motion: read.bool("prefersReducedMotion"),
             worktree: read.worktree(paths, warnings),
             enabled_plugins: read.declared("enabledPlugins"),
             instruction_excludes: read.texts("claudeMdExcludes"),

@@ -131,7 +131,7 @@ pub enum Reason {
     #[error("too many connections wait for the user's answer")]
     TooManyQuestions,
     /// An address was given instead of a name, and it is not listed.
-    #[error("an address instead of a name has to be listed")]
+    #[error("IP addresses are refused unless they are listed")]
     UnlistedAddress,
     /// The name leads to an address that is not on the public network.
     #[error("it leads to {address}, which is a {kind} address that is not listed")]

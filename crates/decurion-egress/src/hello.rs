@@ -6,14 +6,19 @@
 /// The most bytes that are read to see the whole hello.
 pub(crate) const HELLO_MAX: usize = 64 * 1024;
 
-/// The first byte of a TLS connection: a record of the handshake.
-pub(crate) const HANDSHAKE: u8 = 22;
+/// A record of the handshake.
+const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const RECORD_HEADER: usize = 5;
 const MESSAGE_HEADER: usize = 4;
 const RECORD_MAX: usize = 1 << 14;
 const SERVER_NAME: u16 = 0;
 const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
+
+/// Whether a connection that begins with this byte is TLS: every kind of record.
+pub(crate) fn is_tls(first: u8) -> bool {
+    (20..=24).contains(&first)
+}
 
 /// What matters of a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]

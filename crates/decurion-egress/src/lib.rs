@@ -36,7 +36,9 @@ pub use default_hosts::DEFAULT_HOSTS;
 pub use environment::environment;
 pub use gate::{Gate, Grant, Judge, Reason, Refusal, Resolve, SystemResolver, Verdict};
 pub use host::{Host, HostError};
-pub use masked::{Masked, MaskedError, Secret, environment_for_ca, spellings, system_roots_pem};
+pub use masked::{
+    Masked, MaskedError, Secret, environment_for_ca, spellings, system_roots_pem, unusable_secret_host,
+};
 pub use proxy::{Proxy, ProxyParts};
 pub use record::{ConnectionRecord, Ending, RecordedVerdict, Recorder};
 pub use rules::{HostRules, PatternError};

@@ -78,12 +78,10 @@ pub enum MaskedError {
         error: PatternError,
     },
     /// A host is an address: certificates are made for names only.
-    #[error("secret {name}: {host:?} is an address; name the host")]
+    #[error("secret {name}: {}", IS_ADDRESS)]
     Address {
         /// Name of the secret.
         name: String,
-        /// The address.
-        host: String,
     },
     /// The value cannot stand in a header.
     #[error("secret {name}: the value is empty or has characters that cannot stand in a header")]
@@ -119,12 +117,17 @@ struct MaskedSecret {
     hosts: Vec<Pattern>,
 }
 
-impl Masked {
-    /// Whether these secrets can be masked.
-    pub fn check(secrets: &[Secret]) -> Result<(), MaskedError> {
-        secrets.iter().cloned().try_for_each(|secret| MaskedSecret::new(secret).map(drop))
-    }
+const IS_ADDRESS: &str = "this is an address; name the host, since certificates are made for names only";
 
+/// Why this cannot be a host of a secret, if so.
+pub fn unusable_secret_host(entry: &str) -> Option<String> {
+    match Pattern::parse(entry) {
+        Ok(pattern) => pattern.base_name().is_none().then(|| IS_ADDRESS.to_owned()),
+        Err(error) => Some(error.reason.to_string()),
+    }
+}
+
+impl Masked {
     /// Masks these secrets. Hosts are verified by the roots of the system and those in `extra_roots` (PEM). `now` dates the
     /// certificates of the session.
     pub fn new(secrets: Vec<Secret>, extra_roots: &str, now: SystemTime) -> Result<Self, MaskedError> {
@@ -182,7 +185,7 @@ impl MaskedSecret {
             let pattern =
                 Pattern::parse(&host).map_err(|error| MaskedError::Host { name: name.clone(), error })?;
             if pattern.base_name().is_none() {
-                return Err(MaskedError::Address { name, host });
+                return Err(MaskedError::Address { name });
             }
             patterns.push(pattern);
         }

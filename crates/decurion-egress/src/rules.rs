@@ -262,7 +262,11 @@ impl Pattern {
         if text == "*" {
             return Err(PatternFault::All);
         }
-        if text.contains('/') {
+        if let Some((host, _)) = text.split_once('/') {
+            let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+            if !is_address && host.contains(|letter: char| letter.is_ascii_alphabetic()) {
+                return Err(PatternFault::Url);
+            }
             let range = Range::parse(text).ok_or(PatternFault::Range)?;
             return Ok(Self { hosts: Hosts::Addresses(range), port: None });
         }
@@ -404,6 +408,8 @@ mod tests {
             ("example.com:http", PatternFault::Port),
             ("10.0.0.1/8", PatternFault::Range),
             ("https://example.com", PatternFault::Url),
+            ("example.com/v1", PatternFault::Url),
+            ("example.com:8443/", PatternFault::Url),
             ("", PatternFault::Host(HostError::Empty)),
             ("exa mple.com", PatternFault::Host(HostError::Character)),
         ];

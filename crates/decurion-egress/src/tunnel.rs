@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::fault::Fault;
 use crate::gate::printable;
-use crate::hello::{ClientHello, HANDSHAKE};
+use crate::hello::{ClientHello, is_tls};
 use crate::host::Host;
 use crate::inbound::Inbound;
 use crate::masked::{self, Masked};
@@ -54,8 +54,8 @@ impl Tunnel<'_> {
         tokio::try_join!(up, down).map(|_: ((), ())| ())
     }
 
-    /// Waits for the first bytes, without a time limit because the server may be the one who speaks first. If they begin a
-    /// TLS hello, its name is checked. False if the client has nothing to say.
+    /// Waits for the first bytes, without a time limit because the server may be the one who speaks first. If they are
+    /// TLS, they have to be a hello, and its name is checked. False if the client has nothing to say.
     async fn look_at_first_bytes(
         &self,
         reader: &mut (impl AsyncRead + Unpin),
@@ -67,7 +67,8 @@ impl Tunnel<'_> {
                 result => result?,
             }
         }
-        if pending.first() == Some(&HANDSHAKE) {
+        // Some servers pass over an alert before the hello.
+        if pending.first().is_some_and(|kind| is_tls(*kind)) {
             self.await_hello(reader, pending).await?;
         }
         Ok(true)

@@ -9,10 +9,11 @@ use std::task::Poll;
 use camino::Utf8PathBuf;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{AgentId, Answer, DecidedBy, Mode, OwnRules, Question, QuestionId, Rule, RuleSet};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::permission::Undecided;
+use crate::ports::Ask;
 
 /// What a run may do now. The session's task owns it; runs see each change at their next call.
 #[derive(Clone, Debug)]
@@ -91,14 +92,21 @@ pub struct Heard {
 struct Open {
     question: Question,
     waiting: oneshot::Sender<Heard>,
+    rights_changed: Arc<Notify>,
     /// When it is too late to answer; none is never.
     until: Option<Instant>,
 }
 
 impl Approvals {
     /// Takes a question on.
-    pub fn open(&mut self, question: Question, waiting: oneshot::Sender<Heard>, until: Option<Instant>) {
-        self.open.insert(question.id, Open { question, waiting, until });
+    pub fn open(&mut self, ask: Ask, until: Option<Instant>) {
+        let Ask { question, answer: waiting, rights_changed, .. } = ask;
+        self.open.insert(question.id, Open { question, waiting, rights_changed, until });
+    }
+
+    /// Has the calls that wait look whether they still have to be asked about.
+    pub fn reconsider(&self) {
+        self.open.values().for_each(|open| open.rights_changed.notify_one());
     }
 
     /// Hands the answer to the call that waits; none if there is no such open question, because it was
@@ -132,6 +140,7 @@ impl Approvals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::Who;
 
     #[tokio::test]
     async fn a_question_leaves_when_its_call_stops_waiting() {
@@ -143,7 +152,9 @@ mod tests {
         let mut approvals = Approvals::default();
         let (waiting, call) = oneshot::channel();
         let until = Instant::now() + std::time::Duration::from_secs(30);
-        approvals.open(question.clone(), waiting, Some(until));
+        let who = Who { run: decurion_protocol::RunId(uuid::Uuid::nil()), agent: None };
+        let ask = Ask { who, question: question.clone(), answer: waiting, rights_changed: Arc::default() };
+        approvals.open(ask, Some(until));
         assert!(approvals.first_due().is_some());
         drop(call);
         assert_eq!(approvals.withdrawn().await.id, question.id);

@@ -4,6 +4,7 @@
 //! say so, the intent is on record, and only then the tool runs; its result is on record before anyone
 //! acts on it.
 
+mod foreseen;
 mod in_sandbox;
 
 use std::ffi::OsString;
@@ -22,7 +23,7 @@ use decurion_tools::set::CallError;
 use decurion_tools::{FilesSeen, PathRules, Surroundings, Tool, ToolContext};
 use futures_util::FutureExt as _;
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::approval::{Heard, Rights};
 use crate::audit::{self, decided_by};
@@ -44,6 +45,7 @@ use crate::sandbox::hints;
 use crate::trail::Trails;
 use crate::withheld::Withheld;
 use crate::{asking, checkpoint, mcp, prompted, shell, skill};
+use foreseen::foreseen;
 pub use in_sandbox::Confined;
 use in_sandbox::sandboxed;
 
@@ -183,9 +185,9 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
     let permit = decide_again(bench, &mut ready, &name, permit).await;
     audit::record(bench, &ready.call.id, &name, &ready.intent, permit.decided()).await?;
     let mut finished = match permit {
-        Permit::Granted { decision, by, input, seen, under } => {
+        Permit::Granted { decision, by, input, seen, under, shows } => {
             let input = input.or_else(|| said.changed.then(|| ready.call.input.clone()));
-            run(bench, ready, name, decision, input, Leave::new(bench, &under, seen, by)).await?
+            run(bench, ready, name, decision, input, Leave::new(bench, &under, seen, by, shows)).await?
         }
         Permit::Refused { decision, unanswerable, interrupt, .. } => {
             refuse(bench, ready, name, decision, unanswerable, interrupt).await?
@@ -263,13 +265,14 @@ fn about<'a>(bench: &Bench<'_>, call: &'a Call, name: &'a str, intent: &'a Inten
 
 enum Permit {
     /// `seen`: what was decided about, with the paths that the named ones led to then. `under`: what may be done while
-    /// the call is.
+    /// the call is. `shows`: private files that the question named, and that a command may read now.
     Granted {
         decision: Decision,
         by: DecidedBy,
         input: Option<Value>,
         seen: Box<Intent>,
         under: Box<Rights>,
+        shows: Vec<Utf8PathBuf>,
     },
     Refused {
         decision: Decision,
@@ -335,23 +338,27 @@ async fn permit(
                 input: result.updated_input,
                 seen,
                 under: Box::new(under.unwrap_or_else(|| now(bench))),
+                shows: Vec::new(),
             });
         }
         by_hook |= asks(&result.permission);
         decision = with_hook(decision, result.permission, name);
     }
+    let why = if by_hook { (AskedBy::Hook, None) } else { why_asked(&decision, &seen, &policy.around) };
+    let foreseen = foreseen(bench, ready, decision, &seen, &policy).await;
+    let (decision, once, shows) = (foreseen.decision, foreseen.once, foreseen.shows);
+    let ready = foreseen.shown.as_ref().unwrap_or(ready);
     let by = decided_by(&decision, &ruled);
     match decision.verdict {
         Verdict::Allow => {
             let under = Box::new(under.unwrap_or_else(|| now(bench)));
-            Ok(Permit::Granted { decision, by, input: None, seen, under })
+            Ok(Permit::Granted { decision, by, input: None, seen, under, shows: Vec::new() })
         }
         Verdict::Deny => Ok(Permit::Refused { decision, by, unanswerable: false, interrupt: false }),
         Verdict::Ask if rights.answers || bench.ports.permission_tool.is_some() => {
-            let why =
-                if by_hook { (AskedBy::Hook, None) } else { why_asked(&decision, &seen, &policy.around) };
             audit::record(bench, &ready.call.id, name, &ready.intent, (&decision, by)).await?;
-            ask(bench, ready, name, decision, seen, why).await
+            let (asked_by, blocked) = why;
+            ask(bench, ready, name, decision, seen, Why { asked_by, blocked, once, shows }).await
         }
         Verdict::Ask => {
             let reason = format!("{}; nobody can be asked in this session", decision.reason);
@@ -364,7 +371,9 @@ async fn permit(
 /// What a hook or a person changed is another call: the rules that deny hold for it too, and it is what goes
 /// on record.
 async fn decide_again(bench: &Bench<'_>, ready: &mut Ready, name: &str, permit: Permit) -> Permit {
-    let Permit::Granted { decision, by, input: Some(input), under, .. } = permit else { return permit };
+    let Permit::Granted { decision, by, input: Some(input), under, shows, .. } = permit else {
+        return permit;
+    };
     let refused = |decision: Decision| {
         let by = decided_by(&decision, &decision);
         Permit::Refused { decision, by, unanswerable: false, interrupt: false }
@@ -382,7 +391,7 @@ async fn decide_again(bench: &Bench<'_>, ready: &mut Ready, name: &str, permit: 
     if again.verdict == Verdict::Deny {
         return refused(again);
     }
-    Permit::Granted { decision, by, input: Some(input), seen, under }
+    Permit::Granted { decision, by, input: Some(input), seen, under, shows }
 }
 
 /// A decision after a hook has spoken.
@@ -435,14 +444,22 @@ struct Leave {
     /// Paths outside of the working directories that a command may write, because its text names them and the answer to
     /// a question, or a rule, allows that.
     opens: Vec<NamedWrite>,
+    /// Private files that a command may read: someone said yes to a question that named them.
+    shows: Vec<Utf8PathBuf>,
 }
 
 impl Leave {
-    fn new(bench: &Bench<'_>, under: &Rights, seen: Box<Intent>, by: DecidedBy) -> Self {
+    fn new(
+        bench: &Bench<'_>,
+        under: &Rights,
+        seen: Box<Intent>,
+        by: DecidedBy,
+        shows: Vec<Utf8PathBuf>,
+    ) -> Self {
         let policy = policy(bench, under);
         let answered = matches!(by, DecidedBy::Person | DecidedBy::Host | DecidedBy::Tool);
         let opens = named_writes(&policy, &seen, answered);
-        Self { policy, seen, opens }
+        Self { policy, seen, opens, shows }
     }
 
     /// For files that the call opens itself.
@@ -519,8 +536,8 @@ pub async fn inline_permit(
     let recorded = audit::record(bench, &ready.call.id, &name, &ready.intent, permit.decided()).await;
     recorded.map_err(|lost| lost.to_string())?;
     match permit {
-        Permit::Granted { decision, by, input, seen, under } => {
-            let leave = Leave::new(bench, &under, seen, by);
+        Permit::Granted { decision, by, input, seen, under, shows } => {
+            let leave = Leave::new(bench, &under, seen, by, shows);
             let confined = leave.confined(bench, &ready.call, decision.profile).await?;
             Ok((leave.rules(bench), input.unwrap_or(ready.call.input), confined))
         }
@@ -600,13 +617,24 @@ fn would_do(bench: &Bench<'_>, ready: &Ready, name: &str, seen: &Intent) -> Vec<
     if then.verdict == Verdict::Allow { offered } else { Vec::new() }
 }
 
+/// Why a call is asked about.
+struct Why {
+    asked_by: AskedBy,
+    /// The path that is beyond its directories.
+    blocked: Option<Utf8PathBuf>,
+    /// Whether the answer is for this call alone.
+    once: bool,
+    /// Private files that the question names, and that a Yes shows to the command.
+    shows: Vec<Utf8PathBuf>,
+}
+
 async fn ask(
     bench: &Bench<'_>,
     ready: &Ready,
     name: &str,
     decision: Decision,
     seen: Box<Intent>,
-    (asked_by, blocked): (AskedBy, Option<Utf8PathBuf>),
+    Why { asked_by, blocked, once, shows }: Why,
 ) -> Result<Permit, JournalLost> {
     let question = Question {
         id: QuestionId(uuid::Uuid::new_v4()),
@@ -622,6 +650,7 @@ async fn ask(
         // That a command runs without a sandbox is never a rule.
         suggestions: match decision.profile {
             Some(Profile::Outside) => Vec::new(),
+            _ if once => Vec::new(),
             _ => would_do(bench, ready, name, &seen),
         },
         // The session knows, when it takes the question on.
@@ -630,16 +659,24 @@ async fn ask(
     };
     let waiting = WaitReason::Permission { question: question.id };
     bench.ports.desk.waits(&bench.ports.journal, Some(waiting));
-    let (heard, words) = match &bench.ports.permission_tool {
-        Some(tool) => {
-            let (answer, changes) = answered_by(bench, ready, tool, &question).await;
-            complain(bench, tool, changes.problems).await?;
-            // What its answer takes away is for later calls.
-            let under = now(bench);
-            change_rights(bench, tool, changes.updates).await?;
-            (Some(Heard { answer, under, by: DecidedBy::Tool }), format!("answered by {tool}"))
+    let (heard, words) = if let Some(tool) = &bench.ports.permission_tool {
+        let (answer, changes) = answered_by(bench, ready, tool, &question).await;
+        complain(bench, tool, changes.problems).await?;
+        // What its answer takes away is for later calls.
+        let under = now(bench);
+        change_rights(bench, tool, changes.updates).await?;
+        (Some(Heard { answer, under, by: DecidedBy::Tool }), format!("answered by {tool}"))
+    } else {
+        // What a hook wants a person to decide, no rule decides.
+        let rules_may_settle = asked_by != AskedBy::Hook && !once && seen.doubt.is_none();
+        let call = rules_may_settle.then_some((ready, &*seen));
+        match answered(bench, name, question, call).await {
+            Replied::Person(heard) => (heard, "answered".to_owned()),
+            Replied::Rules(permit) => {
+                bench.ports.desk.waits(&bench.ports.journal, None);
+                return Ok(permit);
+            }
         }
-        None => (answered(bench, name, question).await, "answered".to_owned()),
     };
     bench.ports.desk.waits(&bench.ports.journal, None);
     let by = heard.as_ref().map_or(DecidedBy::Nobody, |heard| heard.by);
@@ -661,7 +698,9 @@ async fn ask(
             }
             let decision =
                 Decision { verdict: Verdict::Allow, reason: format!("{words}: allow"), ..decision };
-            Permit::Granted { decision, by, input, seen: now, under: Box::new(under) }
+            // Another call was not asked about.
+            let shows = if *given == ready.call.input { shows } else { Vec::new() };
+            Permit::Granted { decision, by, input, seen: now, under: Box::new(under), shows }
         }
         Some((Answer::Deny { message, interrupt }, _)) => Permit::Refused {
             decision: Decision {
@@ -694,13 +733,66 @@ fn refusal_reason(message: String) -> String {
     if message.trim().is_empty() { "the user refused this call".to_owned() } else { message }
 }
 
-/// The answer of whoever is attached to the session; none if nobody can give one any more.
-async fn answered(bench: &Bench<'_>, name: &str, question: Question) -> Option<Heard> {
-    let (answer, answered) = oneshot::channel();
-    let asked = Ask { who: bench.ports.who.clone(), question, answer };
-    bench.ports.desk.wishes.send(Wish::Ask(Box::new(asked))).await.ok()?;
+/// What has ended a question.
+enum Replied {
+    /// Whoever is attached to the session; none if nobody can answer any more.
+    Person(Option<Heard>),
+    /// Rules, or a mode, that came to be meanwhile.
+    Rules(Permit),
+}
+
+/// Asks whoever is attached to the session, until the answer to another question or a change of mode settles it, where
+/// rules can settle this call.
+async fn answered(
+    bench: &Bench<'_>,
+    name: &str,
+    question: Question,
+    call: Option<(&Ready, &Intent)>,
+) -> Replied {
+    let (answer, mut answered) = oneshot::channel();
+    let rights_changed = Arc::new(Notify::new());
+    let asked =
+        Ask { who: bench.ports.who.clone(), question, answer, rights_changed: Arc::clone(&rights_changed) };
+    if bench.ports.desk.wishes.send(Wish::Ask(Box::new(asked))).await.is_err() {
+        return Replied::Person(None);
+    }
     hooked(bench).asking(name);
-    answered.await.ok()
+    loop {
+        tokio::select! {
+            biased;
+            heard = &mut answered => return Replied::Person(heard.ok()),
+            () = rights_changed.notified() => {}
+        }
+        let Some((ready, seen)) = call else { continue };
+        if let Some(permit) = settled(bench, ready, name, seen).await {
+            return Replied::Rules(permit);
+        }
+    }
+}
+
+/// What the rules say now of a call that is asked about, if they say something; the same call as then.
+async fn settled(bench: &Bench<'_>, ready: &Ready, name: &str, seen: &Intent) -> Option<Permit> {
+    let under = now(bench);
+    let again = Box::new(seen_by_rules(bench, name, &ready.call.input, &ready.intent).await);
+    if (Intent { agent: seen.agent.clone(), ..(*again).clone() }) != *seen {
+        return None;
+    }
+    let policy = policy(bench, &under);
+    let decision = decide_under_grants(bench, &policy, name, &ready.call.input, &again);
+    let decision = foreseen(bench, ready, decision, &again, &policy).await.decision;
+    let by = decided_by(&decision, &decision);
+    match decision.verdict {
+        Verdict::Allow => Some(Permit::Granted {
+            decision,
+            by,
+            input: None,
+            seen: again,
+            under: Box::new(under),
+            shows: Vec::new(),
+        }),
+        Verdict::Deny => Some(Permit::Refused { decision, by, unanswerable: false, interrupt: false }),
+        Verdict::Ask => None,
+    }
 }
 
 /// Has the session change what may be done, as whoever answers in a person's place wants, before the call goes on.

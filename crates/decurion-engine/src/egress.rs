@@ -16,7 +16,7 @@ use decurion_egress::{
     Client, Clients, ConnectionRecord, DEFAULT_HOSTS, Ending, Gate, Grant, Host, HostRules, Judge, Proxy,
     ProxyParts, Reason, RecordedVerdict, Recorder, SystemResolver, Verdict as HostVerdict, environment,
 };
-pub use decurion_egress::{Masked, MaskedError, Secret, spellings};
+pub use decurion_egress::{Masked, MaskedError, Secret, spellings, unusable_secret_host};
 use decurion_exec::Sandbox;
 use decurion_exec::sandbox::PROXY_PORT;
 use decurion_protocol::link::BoxFuture;
@@ -598,7 +598,7 @@ impl Caller {
         let mut withdrawal = Withdrawal { caller: self, question: Some(question.id) };
         let _waiting = self.desk.show_question(&self.journal, question.id);
         let (answer, answered) = oneshot::channel();
-        let asked = Ask { who: self.desk.who.clone(), question, answer };
+        let asked = Ask { who: self.desk.who.clone(), question, answer, rights_changed: Arc::default() };
         let sent = self.desk.wishes.send(Wish::Ask(Box::new(asked))).await;
         let heard = match sent {
             Ok(()) => answered.await.ok(),

@@ -135,7 +135,7 @@ impl Elicit for Elicitor {
             let question = self.question(elicitation);
             let _waiting = self.desk.show_question(&self.journal, question.id);
             let (answer, answered) = oneshot::channel();
-            let asked = Ask { who: self.desk.who.clone(), question, answer };
+            let asked = Ask { who: self.desk.who.clone(), question, answer, rights_changed: Arc::default() };
             let message = asked.question.intent.title.clone();
             let sent = self.desk.wishes.send(Wish::Ask(Box::new(asked))).await;
             if let Some(bell) = &self.bell {

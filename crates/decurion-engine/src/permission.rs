@@ -38,7 +38,7 @@ pub(crate) use glob::component_matches;
 use led_to::led_to;
 pub(crate) use led_to::linked_from;
 pub use named_writes::{NamedWrite, named_writes};
-pub use names::{ENGINE_TOOLS, unknown_tool};
+pub use names::{ENGINE_TOOLS, UnknownTool, unknown_tool};
 use paths::Reading;
 pub(crate) use paths::is_inside;
 pub use paths::normal;
@@ -642,7 +642,7 @@ impl Question<'_> {
             return Some(decision(Verdict::Deny, Some(rule), format!("denied by {rule}")));
         }
         if let Some((rule, _)) = denied {
-            let reason = format!("it cannot be told whether {rule} forbids it");
+            let reason = format!("the rule {rule} may forbid it");
             return Some(decision(Verdict::Ask, Some(rule), reason));
         }
         if self.policy.mode == Mode::BypassPermissions {
@@ -651,7 +651,7 @@ impl Question<'_> {
         match self.first_forbidding(&rules.ask) {
             Some((rule, Match::Yes)) => Some(decision(Verdict::Ask, Some(rule), format!("{rule} asks"))),
             Some((rule, _)) => {
-                let reason = format!("it cannot be told whether {rule} asks about it");
+                let reason = format!("the rule {rule} may ask about it");
                 Some(decision(Verdict::Ask, Some(rule), reason))
             }
             None => None,
@@ -871,7 +871,7 @@ impl Question<'_> {
                 address.host
             ));
         }
-        self.undecided(format!("it talks to a host that no rule names: {}", address.host))
+        self.undecided(format!("no rule names the host that it connects to: {}", address.host))
     }
 
     /// The type of the agent that the call starts. Of one that it continues, the caller looks it up; until then it is

@@ -279,7 +279,7 @@ fn check(update: &PermissionUpdate, bypass: &Result<(), String>) -> Result<(), S
 pub fn names_no_tool(update: &PermissionUpdate, known: &[&str]) -> Option<String> {
     match update {
         PermissionUpdate::AddRules { rules, .. } | PermissionUpdate::ReplaceRules { rules, .. } => {
-            rules.iter().find_map(|rule| unknown_tool(&rule.tool, known))
+            rules.iter().find_map(|rule| unknown_tool(&rule.tool, known)).map(|problem| problem.to_string())
         }
         _ => None,
     }

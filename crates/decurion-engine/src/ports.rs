@@ -17,7 +17,7 @@ use decurion_protocol::{
     Question, RuleSet, RunId, SessionId, Skill, TaskId,
 };
 use decurion_tools::{Http, Spill, ToolLimits, ToolSet};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::approval::Rights;
@@ -436,6 +436,8 @@ pub struct Ask {
     pub question: Question,
     /// Where the answer goes.
     pub answer: oneshot::Sender<crate::approval::Heard>,
+    /// Told when what may be done has changed while it is open: it may not have to be asked any more.
+    pub rights_changed: Arc<Notify>,
 }
 
 /// New ids. Random or time-ordered; nothing depends on which.

@@ -217,9 +217,10 @@ pub(crate) fn is_bare_by_accident(folder: &Utf8Path) -> bool {
     looks_like_git_folder(folder) && !has_repository()
 }
 
-/// Whether git runs a program when a person only looks at a repository: `git status`, `git diff`, `git log`. `git` is its
-/// folder of git, or the file that names it; `known` are folders of git whose settings commands cannot change.
-pub(crate) fn runs_for_looks(git: &Utf8Path, known: &BTreeSet<Utf8PathBuf>) -> bool {
+/// Whether git runs a program when a person only looks at a repository: `git status`, `git diff`, `git log`; or has its
+/// checkout out of the working directory `folder`. `git` is its folder of git, or the file that names it; `known` are
+/// folders of git whose settings commands cannot change.
+pub(crate) fn runs_for_looks(git: &Utf8Path, folder: &Utf8Path, known: &BTreeSet<Utf8PathBuf>) -> bool {
     let top = git.parent().filter(|_| git.file_name() == Some(".git")).unwrap_or(git);
     let Ok(found) = Repository::of(top, git.to_owned()) else {
         // A file that names no folder of git is nothing to git.
@@ -232,7 +233,7 @@ pub(crate) fn runs_for_looks(git: &Utf8Path, known: &BTreeSet<Utf8PathBuf>) -> b
     let mut files = found.settings_files();
     // Commands cannot change those.
     files.retain(|file| !file.parent().is_some_and(is_known));
-    let usual = config::Settings { usual: true, ..config::Settings::default() };
+    let usual = config::Settings { usual: Some(folder.to_owned()), ..config::Settings::default() };
     let Ok(settings) = found.read(usual, &files) else { return true };
     let named = settings.hooks.iter().map(|path| found.top.join(path));
     let mut hooks =
@@ -240,9 +241,18 @@ pub(crate) fn runs_for_looks(git: &Utf8Path, known: &BTreeSet<Utf8PathBuf>) -> b
     hooks.any(|folder| hook(&folder, Purpose::Look, false).is_some())
 }
 
-/// The same for a new folder of git in which a submodule is kept, whose hooks run when that is checked out.
-pub(crate) fn runs_for_submodules(git: &Utf8Path, known: &BTreeSet<Utf8PathBuf>) -> bool {
-    runs_for_looks(git, known) || hook(&git.join("hooks"), Purpose::Change, false).is_some()
+/// Whether a folder in which git keeps one of its worktrees says that it is for another repository than `git`.
+pub(crate) fn is_of_another(worktree: &Utf8Path, git: &Utf8Path) -> bool {
+    // Git makes the file before it writes it, and does nothing for a worktree in which it is empty.
+    let text = small(&worktree.join("commondir")).filter(|text| !text.is_empty());
+    let named =
+        text.and_then(|text| worktree.join(text.trim_end_matches(['\n', '\r'])).canonicalize_utf8().ok());
+    named.is_some_and(|named| git.canonicalize_utf8().ok() != Some(named))
+}
+
+/// [`runs_for_looks`] for a new folder of git in which a submodule is kept, whose hooks run when that is checked out.
+pub(crate) fn runs_for_submodules(git: &Utf8Path, folder: &Utf8Path, known: &BTreeSet<Utf8PathBuf>) -> bool {
+    runs_for_looks(git, folder, known) || hook(&git.join("hooks"), Purpose::Change, false).is_some()
 }
 
 /// The repository that git finds from a folder, if it certainly takes it for one.
@@ -274,7 +284,7 @@ fn doubt_about(shell: &ShellIntent, index: usize, standing: Standing<'_>, look: 
     let Standing { cwd, trusted, looks, .. } = standing;
     for place in &command.repositories {
         if crate::permission::normal(place) != cwd && !(looks && place.is_dir()) {
-            return Some(format!("which repository git would find there is not known: {place}"));
+            return Some(format!("cannot tell which repository git would use there: {place}"));
         }
         if !looks {
             continue;
@@ -353,7 +363,7 @@ fn doubt_within(
         return None;
     }
     let Ok(from) = from.canonicalize_utf8() else {
-        return Some(format!("which repository git would find there is not known: {from}"));
+        return Some(format!("cannot tell which repository git would use there: {from}"));
     };
     for folder in from.ancestors() {
         if let Some(found) = Repository::at(folder) {
@@ -405,7 +415,7 @@ impl Repository {
     }
 
     fn of(top: &Utf8Path, git: Utf8PathBuf) -> Result<Self, String> {
-        let odd = |path: &Utf8Path| format!("which repository git would use is not known: {path}");
+        let odd = |path: &Utf8Path| format!("cannot tell which repository git would use: {path}");
         let own = if git.is_dir() {
             git
         } else {

@@ -4,6 +4,8 @@
 //! The analysis of a command's text decides what is asked; this decides what can happen. Neither relies on the other.
 
 mod abandoned;
+mod beside;
+mod foreseen;
 mod ground;
 pub(crate) mod hints;
 mod kept;
@@ -29,15 +31,17 @@ use decurion_exec::placeholder::{Kind, Placeholders};
 use decurion_exec::{Form, Reach, Sandbox};
 use decurion_protocol::intent::{ShellCommand, ShellIntent};
 use decurion_protocol::{Intent, Mode, Profile, Rule, ToolOutput};
+use decurion_store::WatchedFolders;
 
 use crate::confine::Confinement;
 use crate::footprint;
 use crate::permission::{Around, Excluded, NamedWrite, Policy, Walls, fixed_part, linked_from, patterns_of};
 use crate::trail::{Ground, Trails};
+pub use foreseen::NamedSecrets;
 use ground::KeptGround;
 use kept::KeptSandboxes;
 pub(crate) use places::{checkouts, git_folders, settings_in, top_of};
-use planted::{Moved, Planted};
+use planted::{Before, Moved, Planted, text_of_programs};
 pub(crate) use private_folder::PrivateFolder;
 use programs::{Programs, Variables};
 pub use refusal::{Bounds, Cause, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, may_tell, refusal_in};
@@ -94,8 +98,9 @@ pub struct SandboxMaker {
     ground: Arc<KeptGround>,
     kept: KeptSandboxes,
     walks: Walks,
-    /// The repositories nested in a folder when it was first worked in. Those that commands make are their own.
-    nested: Mutex<HashMap<Utf8PathBuf, Arc<AllNested>>>,
+    /// The repositories nested in a folder when it was first worked in. Those that commands make are their own. Behind a
+    /// lock for each folder: whoever comes while it is looked at first has to wait for what was found.
+    nested: Mutex<HashMap<Utf8PathBuf, Arc<Mutex<KnownNested>>>>,
     tmp: OnceLock<PrivateFolder>,
     /// The same for commands that were not asked about, because they only read: what they leave must not reach others.
     reader_tmp: OnceLock<PrivateFolder>,
@@ -103,6 +108,10 @@ pub struct SandboxMaker {
     service_tmp: OnceLock<PrivateFolder>,
     placeholders: Placeholders,
     planted: Planted,
+    told_beside: beside::Told,
+    /// Places that rules denied by the name of a link, with these rules. Bubblewrap cannot keep a command from removing the
+    /// link, and without it the place would have no denied name.
+    denied_by_link: Mutex<BTreeSet<(String, Utf8PathBuf)>>,
 }
 
 /// How a command runs.
@@ -116,11 +125,11 @@ pub struct Compiled {
     pub held: Vec<PathBuf>,
 }
 
-/// As many of what was found at the end are printed.
-const MOST_LISTED: usize = 5;
 /// Of as many repositories in a working directory each setting is protected, where it does not exist by a placeholder,
 /// which is an open file. Of others the whole folder of git is read-only.
 const MOST_NESTED: usize = 150;
+/// As many repositories in a working directory are protected: each costs every command a mount.
+const MOST_PROTECTED: usize = 5_000;
 
 /// What a command is for.
 #[derive(Clone, Copy, Debug)]
@@ -129,12 +138,25 @@ pub struct Wanted<'a> {
     pub seen: &'a Intent,
     /// Paths outside of the working directories that it may write.
     pub opens: &'a [NamedWrite],
+    /// Files that are hidden from commands, and that it may read because a person said so.
+    pub shows: &'a [Utf8PathBuf],
 }
 
 impl<'a> From<&'a Intent> for Wanted<'a> {
     fn from(seen: &'a Intent) -> Self {
-        Self { seen, opens: &[] }
+        Self { seen, opens: &[], shows: &[] }
     }
+}
+
+/// What is known of the repositories in a working directory.
+#[derive(Debug, Default)]
+enum KnownNested {
+    #[default]
+    Nothing,
+    /// What was found for people to look at. Before the first command it is looked for again.
+    Listed(Arc<AllNested>),
+    /// What was there before the first command.
+    Found(Arc<AllNested>),
 }
 
 /// What there was in a working directory when it was first worked in.
@@ -143,6 +165,8 @@ struct AllNested {
     repositories: Vec<Nested>,
     /// Folders whose names are not text.
     unnamed: Vec<PathBuf>,
+    /// Whether there was more than could be looked at.
+    is_cut: bool,
 }
 
 /// A repository in a working directory.
@@ -191,7 +215,7 @@ pub enum SandboxError {
         path: Utf8PathBuf,
     },
     /// Something that commands may not make does not exist, and nothing can be put in its place.
-    #[error("cannot keep commands from making {path}: cannot hold its place with an empty folder: {source}")]
+    #[error("cannot protect {path} from commands: cannot create its placeholder: {source}")]
     NotHeld {
         /// What commands may not make.
         path: Utf8PathBuf,
@@ -205,6 +229,7 @@ impl SandboxMaker {
     pub fn new(settings: SandboxSettings) -> Self {
         Self {
             excluded: Excluded::new(&settings.excluded),
+            planted: Planted::new(settings.own.as_ref().map(|own| WatchedFolders::new(&own.folder))),
             settings,
             ground: Arc::default(),
             kept: KeptSandboxes::default(),
@@ -214,7 +239,8 @@ impl SandboxMaker {
             reader_tmp: OnceLock::new(),
             service_tmp: OnceLock::new(),
             placeholders: Placeholders::default(),
-            planted: Planted::default(),
+            told_beside: beside::Told::default(),
+            denied_by_link: Mutex::default(),
         }
     }
 
@@ -280,7 +306,9 @@ impl SandboxMaker {
         for folder in self.planted.watched() {
             moved.add(self.planted.set_aside(&folder, is_last));
         }
-        moved.text()
+        let texts = self.planted.take_pending().into_iter().chain(moved.text("this session"));
+        let texts: Vec<String> = texts.collect();
+        (!texts.is_empty()).then(|| texts.join(". "))
     }
 
     /// How a command with this profile and this environment runs; without one, no program has more rights than others.
@@ -397,7 +425,7 @@ impl SandboxMaker {
         if holding == Holding::Listed {
             return self.confine_anew(policy, reads, hides_history, wanted, holding);
         }
-        if !wanted.opens.is_empty() {
+        if !wanted.opens.is_empty() || !wanted.shows.is_empty() {
             return self.confine_opening(policy, reads, hides_history, wanted);
         }
         let makes_reader_folder = self.reader_tmp.get().is_some();
@@ -451,7 +479,7 @@ impl SandboxMaker {
         policy: &Policy,
         reads: bool,
         hides_history: bool,
-        Wanted { seen, opens }: Wanted<'_>,
+        Wanted { seen, opens, shows }: Wanted<'_>,
         holding: Holding,
     ) -> Result<(Sandbox, Vec<PathBuf>), SandboxError> {
         let writes = !reads && policy.mode != Mode::Plan;
@@ -473,7 +501,9 @@ impl SandboxMaker {
             self.open_named_files(&mut paths, opens, &policy.around);
         }
         self.add_rules(&mut paths, policy, hides_history)?;
+        let denied = paths.hidden.clone();
         paths.hide(&self.settings.hidden);
+        paths.show_hidden(shows, &denied);
         let reads_all = |rule: &Rule| rule.tool == "Read" && rule.specifier.is_none();
         if reads && !policy.rules.allow.iter().any(reads_all) {
             paths.hide_unless_worked_in(&self.settings.personal);
@@ -582,7 +612,7 @@ impl SandboxMaker {
                 let named = places::named_by_git(places::top_of(&paths.trails.place(folder)), &git, home);
                 self.add_named(paths, &named);
                 let linked: Vec<_> =
-                    linked_from(folder, &git).into_iter().map(|place| (place, None)).collect();
+                    linked_from(folder, &git, home).into_iter().map(|place| (place, None)).collect();
                 self.add_named(paths, &linked);
                 // What another checkout has staged and checked out is its own.
                 if let [_, common] = &git[..] {
@@ -679,18 +709,8 @@ impl SandboxMaker {
     /// Keeps commands from changing the settings of repositories nested in a folder.
     fn add_nested(&self, paths: &mut Collected, folder: &Utf8Path, home: Option<&Utf8Path>) {
         let place = paths.trails.place(folder);
-        let known = |nested: &HashMap<Utf8PathBuf, Arc<AllNested>>| nested.get(&place).cloned();
-        let known = known(&self.nested.lock().unwrap_or_else(PoisonError::into_inner));
-        // What is found now is believed for the whole session.
-        let nested = footprint::unnoted(|| {
-            let nested = known.unwrap_or_else(|| self.find_nested(&place, home));
-            if paths.holding == Holding::Done {
-                let git = || nested.repositories.iter().map(|nested| nested.git.clone()).collect();
-                self.planted.watch(&place, || (git(), nested.unnamed.iter().cloned().collect()));
-            }
-            nested
-        });
-        for (index, Nested { git, named }) in nested.repositories.iter().enumerate() {
+        let nested = footprint::unnoted(|| self.known_nested(&place, home, paths.holding));
+        for (index, Nested { git, named }) in nested.repositories.iter().take(MOST_PROTECTED).enumerate() {
             self.add_named(paths, named);
             match paths.ground.find(git.as_std_path()) {
                 ground::Found::Folder if index < MOST_NESTED => {
@@ -705,18 +725,37 @@ impl SandboxMaker {
         }
     }
 
-    fn find_nested(&self, place: &Utf8Path, home: Option<&Utf8Path>) -> Arc<AllNested> {
-        let places::Repositories { git, unnamed } = places::repositories_in(place, &mut |_| false);
-        let repositories = git.into_iter().enumerate().map(|(index, git)| {
-            let top = git.parent().filter(|_| git.file_name() == Some(".git"));
-            let folders = top.map_or_else(|| vec![git.clone()], places::git_folders);
-            let reads = index < MOST_NESTED;
-            let named = reads.then(|| places::named_by_git(top.unwrap_or(&git), &folders, home));
-            Nested { named: named.unwrap_or_default(), git }
-        });
-        let found = Arc::new(AllNested { repositories: repositories.collect(), unnamed });
-        let mut nested = self.nested.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(nested.entry(place.to_owned()).or_insert(found))
+    /// The repositories nested in a folder. What is found before the first command is believed for the whole session.
+    fn known_nested(&self, place: &Utf8Path, home: Option<&Utf8Path>, holding: Holding) -> Arc<AllNested> {
+        let known = {
+            let mut all = self.nested.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(place.to_owned()).or_default())
+        };
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*known, holding) {
+            (KnownNested::Found(nested), _) | (KnownNested::Listed(nested), Holding::Listed) => {
+                return Arc::clone(nested);
+            }
+            _ => {}
+        }
+        if holding == Holding::Listed {
+            let nested = Arc::new(find_nested(place, home));
+            *known = KnownNested::Listed(Arc::clone(&nested));
+            return nested;
+        }
+        // What is renamed now is not there any more when it is listed.
+        self.planted.look_after_killed(place);
+        let nested = Arc::new(find_nested(place, home));
+        self.planted.watch(
+            place,
+            Before {
+                repositories: nested.repositories.iter().map(|nested| nested.git.clone()).collect(),
+                unnamed: nested.unnamed.iter().cloned().collect(),
+                is_cut: nested.is_cut,
+            },
+        );
+        *known = KnownNested::Found(Arc::clone(&nested));
+        nested
     }
 
     /// What rules deny.
@@ -744,6 +783,7 @@ impl SandboxMaker {
             }
         }
         self.add_wild(paths, around, &folders, &wild)?;
+        self.add_denied_by_link(paths, &rules);
         if unclear && rules.iter().any(|rule| rule.tool == "Read") {
             let git = folders.iter().flat_map(|folder| places::git_folders(folder));
             let objects: Vec<Utf8PathBuf> = git.map(|git| git.join("objects")).collect();
@@ -789,8 +829,26 @@ impl SandboxMaker {
         Ok(())
     }
 
+    /// What rules denied before by the name of a link that may be gone.
+    fn add_denied_by_link(&self, paths: &mut Collected, rules: &[&Rule]) {
+        for (written, place) in self.denied_by_link.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            match rules.iter().find(|rule| rule.to_string() == *written) {
+                Some(rule) if rule.tool == "Read" => paths.deny(place),
+                Some(_) => paths.restrict_all([place.clone()]),
+                None => {}
+            }
+        }
+    }
+
     /// Hides a path, or keeps commands from changing or making it.
     fn deny(&self, paths: &mut Collected, rule: &Rule, path: &Utf8Path) {
+        if self.settings.form == Form::Bubblewrap {
+            let place = paths.trails.place(path);
+            if place != path && paths.holding == Holding::Done {
+                let mut all = self.denied_by_link.lock().unwrap_or_else(PoisonError::into_inner);
+                all.insert((rule.to_string(), place));
+            }
+        }
         if rule.tool == "Read" {
             paths.deny(path);
             return;
@@ -814,15 +872,39 @@ impl Drop for SandboxMaker {
         let watched = self.planted.watched();
         let added: Vec<String> =
             watched.iter().flat_map(|folder| self.planted.programs_added(folder)).collect();
-        if !added.is_empty() {
-            let more = added.len().saturating_sub(MOST_LISTED);
-            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-            (self.settings.report)(&format!(
-                "An unfinished rebase runs programs that were added during the session: {}{more}. Look at them with \
-                 `git rebase --edit-todo` before you continue it",
-                added[..added.len().min(MOST_LISTED)].join("; ")
-            ));
+        if let Some(text) = text_of_programs(&added) {
+            (self.settings.report)(&text);
         }
+        self.planted.finish();
+    }
+}
+
+/// What there is of repositories in a folder now, and what the settings of the first ones name.
+fn find_nested(place: &Utf8Path, home: Option<&Utf8Path>) -> AllNested {
+    let places::Repositories { git, unnamed, is_cut } = places::repositories_in(place, &mut |_| false);
+    let repositories = git.into_iter().enumerate().map(|(index, git)| {
+        let top = git.parent().filter(|_| git.file_name() == Some(".git"));
+        let named = || {
+            let folders = top.map_or_else(|| vec![git.clone()], places::git_folders);
+            places::named_by_git(top.unwrap_or(&git), &folders, home)
+        };
+        Nested { named: if index < MOST_NESTED { named() } else { Vec::new() }, git }
+    });
+    AllNested { repositories: repositories.collect(), unnamed, is_cut }
+}
+
+/// The first `most` of names as part of a sentence, and how many there are besides.
+pub(crate) fn first_of<'a, T: AsRef<str> + 'a>(
+    names: impl IntoIterator<Item = &'a T, IntoIter: ExactSizeIterator>,
+    most: usize,
+) -> String {
+    let names = names.into_iter();
+    let more = names.len().saturating_sub(most);
+    let named: Vec<&str> = names.take(most).map(AsRef::as_ref).collect();
+    match named.as_slice() {
+        _ if more > 0 => format!("{} and {more} more", named.join(", ")),
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => named.join(", "),
     }
 }
 
@@ -970,6 +1052,17 @@ impl Collected {
             let kept = |path: &Utf8PathBuf| self.worked_in.contains(path) || !path.starts_with(place);
             self.visible.retain(kept);
             self.hidden.insert(place.clone());
+        }
+    }
+
+    /// Shows what is hidden, but for what rules deny.
+    fn show_hidden(&mut self, paths: &[Utf8PathBuf], denied: &BTreeSet<Utf8PathBuf>) {
+        for path in paths {
+            let place = self.trails.place(path);
+            if place == *path && !denied.iter().any(|denied| place.starts_with(denied)) {
+                self.hidden.remove(&place);
+                self.show(&place);
+            }
         }
     }
 

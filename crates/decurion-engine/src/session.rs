@@ -172,6 +172,8 @@ pub struct Owner {
     finishing: Option<RequestId>,
     /// When the root's shells are no longer waited for.
     patience: Option<Instant>,
+    /// Whether people know what the end of the session waits for.
+    waiting_notice: WaitingNotice,
     /// Done when the servers that live in the host have said what they offer, or took too long for that.
     settling: Option<JoinHandle<()>>,
     /// Whoever wants files put back as soon as nobody works, which prompt's, and whether only to be told what would be.
@@ -291,6 +293,7 @@ impl Session {
             own_model: None,
             finishing: None,
             patience: None,
+            waiting_notice: WaitingNotice::NotDue,
             settling: None,
             rewinds: VecDeque::new(),
             rewinding: None,
@@ -310,6 +313,26 @@ const STILL_AT_WORK: &str = "files are put back only while nobody works; wait un
     interrupt them, and ask again";
 /// Stands for the request of work that an earlier process had accepted.
 const NO_REQUEST: RequestId = RequestId(u64::MAX);
+/// Whether people know what the end of a session waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaitingNotice {
+    NotDue,
+    /// They are told then, if it still waits.
+    Due(Instant),
+    Given,
+}
+
+impl WaitingNotice {
+    fn due(self) -> Option<Instant> {
+        match self {
+            Self::Due(at) => Some(at),
+            Self::NotDue | Self::Given => None,
+        }
+    }
+}
+
+/// A wait for commands in the background that is shorter needs no word.
+const UNTOLD_WAIT: Duration = Duration::from_secs(5);
 /// How many prompts wait, and with how many bytes, before no more are taken.
 const MOST_QUEUED: usize = 1_000;
 const MOST_QUEUED_BYTES: usize = 32 << 20;
@@ -336,8 +359,14 @@ impl Owner {
             .worktrees
             .clone()
             .map(|trees| tokio::spawn(async move { trees.settle_dead(MOST_SETTLED).await }));
+        let mut seen_rights = self.rights.subscribe();
         loop {
             self.step(&mut inbox).await;
+            // An answer is with its call by now: what it changed is for the others.
+            if seen_rights.has_changed().unwrap_or(false) {
+                seen_rights.mark_unchanged();
+                self.approvals.reconsider();
+            }
             let stopper = self.stopper();
             inbox.hear_during(stopper, self.next()).await;
             self.show_quiet(false);
@@ -386,6 +415,7 @@ impl Owner {
                 Over::Late(question) => inbox.hear_during(stopper, self.expired(question)).await,
                 Over::Withdrawn(question) => inbox.hear_during(stopper, self.withdrawn(&question)).await,
             },
+            () = until(self.waiting_notice.due()) => inbox.hear_during(stopper, self.tell_of_waiting()).await,
             () = until(self.patience) => inbox.hear_during(stopper, self.stop_root_shells()).await,
             notice = heard(&mut self.session.servers) => {
                 inbox.hear_during(stopper, self.tell_of_server(notice)).await;
@@ -671,7 +701,7 @@ impl Owner {
         if self.rewinds_first() || self.awaits_servers() {
             return;
         }
-        let asked = self.queue.pop_front().map(|(_, work)| work);
+        let asked = self.queue.pop_front().map(|(_, work)| work).or_else(|| self.cut_off_first());
         self.queued_bytes = self.queued_bytes.saturating_sub(asked.as_ref().map_or(0, Work::bytes));
         self.by_notice = asked.is_none();
         let work = match asked {
@@ -723,6 +753,18 @@ impl Owner {
             Work::Refused(reason) => tokio::spawn(refuse(run, context, reason, self.used)),
         };
         self.running = Some(Running { task, cancel, desk });
+    }
+
+    /// The prompt that the process before was at work on, where something waits to be told and a person can answer: a
+    /// question that was open is asked again before that is heard, and what was ended is heard at the next step.
+    fn cut_off_first(&mut self) -> Option<Work> {
+        if !self.rights.borrow().answers || self.session.journal.is_lost() || !self.wakes_root() {
+            return None;
+        }
+        let (line, blocks) = self.session.unanswered.take()?;
+        // Whoever sends it again is told that it is worked on.
+        self.refilled.insert(line);
+        Some(Work::Again(blocks, line))
     }
 
     /// Files are put back only where nobody may be about to change them.
@@ -1058,11 +1100,37 @@ impl Owner {
         if self.is_quiet() {
             self.close(Closing::For(request));
         } else if self.only_shells() && !self.wakes_root() {
-            let wait = self.session.parts.background_wait;
-            self.patience.get_or_insert_with(|| Instant::now() + wait);
+            let (now, wait) = (Instant::now(), self.session.parts.background_wait);
+            self.patience.get_or_insert(now + wait);
+            if self.waiting_notice == WaitingNotice::NotDue && !wait.is_zero() {
+                self.waiting_notice = WaitingNotice::Due(now + UNTOLD_WAIT.min(wait / 2));
+            }
         } else {
             self.patience = None;
+            if self.waiting_notice.due().is_some() {
+                self.waiting_notice = WaitingNotice::NotDue;
+            }
         }
+    }
+
+    /// Tells people once what the end of the session waits for.
+    async fn tell_of_waiting(&mut self) {
+        self.waiting_notice = WaitingNotice::Given;
+        let (commands, wait) = (self.background_commands(), self.session.parts.background_wait);
+        let Some(first) = commands.first() else { return };
+        let more = match commands.len() {
+            1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        let first: String = first.chars().take(80).collect();
+        let text = format!(
+            "waiting up to {} s for a command in the background: {first}{more} (Ctrl-C ends it; the setting \
+             print.backgroundWait changes the time)",
+            wait.as_secs()
+        );
+        let event = Event::Notice { level: "warning".to_owned(), text };
+        // A journal that is lost ends the session all the same.
+        let _ = self.session.journal.write(&self.who, vec![event]).await;
     }
 
     /// The root's shells were waited for long enough.
@@ -1089,7 +1157,7 @@ impl Owner {
         let event = Event::Asked { question: Box::new(ask.question.clone()) };
         if self.session.journal.write(&ask.who, vec![event]).await.is_ok() {
             let until = self.session.parts.answer_timeout.map(|patience| Instant::now() + patience);
-            self.approvals.open(ask.question, ask.answer, until);
+            self.approvals.open(ask, until);
         }
     }
 

@@ -28,7 +28,7 @@ use crate::child::AgentInput;
 use crate::context::Context;
 use crate::ports::Library;
 use crate::run::Run;
-pub use listing::nearest;
+pub use decurion_protocol::nearest;
 pub use template::split as words;
 use template::{Piece, Template};
 

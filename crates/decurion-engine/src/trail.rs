@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
+use crate::permission::normal;
+
 /// As many links as the system follows; a path with more leads nowhere.
 const MOST_LINKS: usize = 40;
 /// As many names as are looked at to find the links among them.
@@ -149,7 +151,9 @@ impl Trails {
 
     /// The place that a path leads to.
     pub fn place(&self, path: &Utf8Path) -> Utf8PathBuf {
-        self.of(path).last().map_or_else(|| path.to_owned(), |step| step.name.clone())
+        // Without a link on the way `..` means what the text says.
+        let without_links = || if path.as_str().contains("..") { normal(path) } else { path.to_owned() };
+        self.of(path).last().map_or_else(without_links, |step| step.name.clone())
     }
 
     /// Whether a folder holds a name like this. None where that cannot be told: nothing is looked at, or there is too

@@ -305,6 +305,12 @@ impl Owner {
         self.tree.running.is_empty() && self.tree.tasks.rows().all(|row| !row.is_alive() || !row.is_agent())
     }
 
+    /// The command lines that run in the background.
+    pub fn background_commands(&self) -> Vec<String> {
+        let alive = self.tree.tasks.rows().filter(|row| row.is_alive() && !row.is_agent());
+        alive.map(|row| row.record.prompt.clone()).collect()
+    }
+
     /// Whether any task is alive.
     pub fn is_alive(&self) -> bool {
         !self.tree.running.is_empty()

@@ -21,6 +21,7 @@ pub mod intent;
 pub mod link;
 pub mod mcp;
 pub mod message;
+pub mod nearest;
 pub mod outcome;
 pub mod output;
 pub mod permission;
@@ -30,6 +31,7 @@ pub mod size;
 pub mod skill;
 pub mod step;
 pub mod task;
+pub mod todo;
 pub mod usage;
 pub mod view;
 pub mod visible;
@@ -55,6 +57,7 @@ pub use intent::{Access, Intent, Overlap, Touch};
 pub use link::{Link, Persistence, Place, PlaceError, ResumeAt, SessionRequest, SessionSummary, Start};
 pub use mcp::{Manifest, Manifests, McpDetail, McpHealth, McpServer, McpSource, McpStatus, McpTransport};
 pub use message::{Block, Message, Role, ToolContent};
+pub use nearest::nearest;
 pub use outcome::Outcome;
 pub use output::{ToolEffect, ToolOutput};
 pub use permission::{
@@ -67,5 +70,6 @@ pub use step::{ReleaseStep, StartStep, Step};
 pub use task::{
     Activity, Attention, Delivery, EndingId, Mail, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep,
 };
+pub use todo::{Todo, TodoStatus};
 pub use usage::{Money, Usage};
 pub use view::SessionView;

@@ -5,7 +5,7 @@ use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Delivery, ToolContent};
+use crate::{Delivery, Todo, ToolContent};
 
 /// The result of one call. A failed tool is still an output: the model reads it and tries something else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,6 +21,17 @@ pub struct ToolOutput {
     /// What the call changed in the state of its run; applied by the run, rebuilt on resume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub effects: Vec<ToolEffect>,
+}
+
+impl ToolOutput {
+    /// The list of steps that it wrote, if it wrote one.
+    pub fn todos(&self) -> Option<Vec<Todo>> {
+        let mut written = self.effects.iter().filter_map(|effect| match effect {
+            ToolEffect::Todos { todos } => Some(Todo::list(todos)),
+            _ => None,
+        });
+        written.next_back()
+    }
 }
 
 /// A change to the state a run keeps between its calls.

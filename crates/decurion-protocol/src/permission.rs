@@ -371,11 +371,18 @@ pub struct Question {
 pub const CONNECTION: &str = "SandboxNetworkAccess";
 
 impl Question {
-    /// What the asker wants, as the end of a sentence.
-    pub fn wanted(&self) -> String {
+    /// Whether a Yes lets the call run without the sandbox, with all rights of the user.
+    pub fn leaves_sandbox(&self) -> bool {
+        self.input.get("dangerouslyDisableSandbox") == Some(&Value::Bool(true))
+    }
+
+    /// What is asked, in a line: `Edit src/main.rs?`.
+    pub fn title(&self) -> String {
         match self.input.get("host").and_then(Value::as_str).filter(|_| self.tool == CONNECTION) {
-            Some(host) => format!("wants to let a command connect to {host}"),
-            None => format!("wants to use {}", self.tool),
+            Some(host) => format!("Let a command connect to {host}?"),
+            None if self.leaves_sandbox() => "Run this command without the sandbox?".to_owned(),
+            None if self.tool == "Bash" => "Run this command?".to_owned(),
+            None => format!("{}?", self.intent.title),
         }
     }
 }

@@ -10,11 +10,14 @@ use jiff::Timestamp;
 
 use crate::{
     AgentId, Attention, CallId, Delta, Envelope, Event, Mode, Money, Outcome, Question, QuestionId,
-    SessionInfo, TaskId, TaskKind, TaskRecord, TaskState, Totals, Usage, WaitReason,
+    SessionInfo, TaskId, TaskKind, TaskRecord, TaskState, Todo, Totals, Usage, WaitReason,
 };
 
 /// How many calls of one agent are remembered as under way: more than it ever has.
 const MOST_CALLS: usize = 256;
+
+/// How much text a token is, about: for a reply that is not counted yet.
+const BYTES_PER_TOKEN: usize = 4;
 
 /// The session.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +75,15 @@ pub struct Worker {
     pub writes: Option<Writing>,
     /// How many questions it has open.
     pub asks: usize,
+    /// When it was last heard of: a piece of a reply, a call, a reason to wait.
+    pub heard: Option<Timestamp>,
+    /// Its list of steps, as it wrote it last.
+    pub todos: Vec<Todo>,
     calls: Vec<(CallId, String)>,
+    /// Tokens that the replies of this run consist of, by the provider's count.
+    written: u64,
+    /// Bytes of the reply that is coming.
+    coming: usize,
     /// How many calls were seen to begin.
     started: u32,
     /// What its runs that are over have cost.
@@ -152,6 +163,11 @@ impl SessionView {
                 self.work(envelope);
                 self.ended(envelope.agent.as_ref(), outcome);
                 self.let_go(|open| open.agent == envelope.agent);
+            }
+            // A call that was asked about and runs was settled otherwise, by the answer to another question say.
+            Event::CallStarted { call, .. } => {
+                self.work(envelope);
+                self.let_go(|open| open.agent == envelope.agent && open.call == *call);
             }
             // A call that is over without an answer, by an interrupt say, wants none any more.
             Event::CallEnded { call, .. } => {
@@ -382,9 +398,13 @@ impl TaskView {
 
 impl Worker {
     fn take(&mut self, event: &Event, at: Timestamp) {
+        if is_sign_of_life(event) {
+            self.heard = Some(at);
+        }
         match event {
             Event::RunStarted { spec } => {
                 (self.began, self.ended, self.waits) = (Some(at), None, None);
+                (self.written, self.coming) = (0, 0);
                 // What a run without an end has cost stays.
                 self.settled = self.cost;
                 self.model = Some(spec.model.clone());
@@ -394,12 +414,15 @@ impl Worker {
                 self.worktree = worktree.as_ref().map(|worktree| worktree.branch.clone());
             }
             Event::Message { meta, .. } => {
-                self.writes = None;
+                (self.writes, self.coming) = (None, 0);
                 self.charge(meta.cost, meta.usage.as_ref());
+                self.written += meta.usage.as_ref().map_or(0, |usage| usage.output_tokens);
                 if let Some(usage) = meta.usage.as_ref().filter(|usage| !usage.is_estimated()) {
                     self.tokens = usage.context_tokens();
                 }
             }
+            // The steps of what was gone back over are not to be done any more.
+            Event::Branched { .. } => self.todos.clear(),
             Event::Charged { charge } => self.charge(charge.cost, Some(&charge.usage)),
             Event::CallStarted { call, intent, .. } => {
                 // Told in two ways, of which either may be ahead.
@@ -410,7 +433,12 @@ impl Worker {
                     self.calls.push((call.clone(), intent.title.clone()));
                 }
             }
-            Event::CallEnded { call, .. } => self.calls.retain(|(open, _)| open != call),
+            Event::CallEnded { call, output, .. } => {
+                self.calls.retain(|(open, _)| open != call);
+                if let Some(todos) = output.todos() {
+                    self.todos = todos;
+                }
+            }
             Event::Delta { delta } => self.write(delta),
             Event::Waiting { reason } => self.waits.clone_from(reason),
             Event::RunEnded { totals, .. } => self.end_run(totals, at),
@@ -425,14 +453,30 @@ impl Worker {
     }
 
     fn write(&mut self, delta: &Delta) {
-        self.writes = match delta {
-            Delta::Thinking { .. } => Some(Writing::Thought),
-            Delta::Text { .. } => Some(Writing::Text),
-            Delta::Input { .. } => Some(Writing::Call),
-            Delta::Ended { .. } | Delta::Discarded { .. } => None,
+        let (writes, more) = match delta {
+            Delta::Thinking { text, .. } => (Some(Writing::Thought), text.len()),
+            Delta::Text { text, .. } => (Some(Writing::Text), text.len()),
+            Delta::Input { json, .. } => (Some(Writing::Call), json.len()),
+            Delta::Ended { .. } => (None, 0),
+            Delta::Discarded { .. } => {
+                self.coming = 0;
+                (None, 0)
+            }
             _ => return,
         };
+        self.writes = writes;
+        self.coming += more;
         self.waits = None;
+    }
+
+    /// Tokens that this run has written: counted by the provider, and estimated for the reply that is coming.
+    pub fn written(&self) -> u64 {
+        self.written + (self.coming / BYTES_PER_TOKEN) as u64
+    }
+
+    /// What this run has cost so far.
+    pub fn run_cost(&self) -> Money {
+        Money(self.cost.0.saturating_sub(self.settled.0))
     }
 
     /// The run's own sum is exact, where the replies told one by one may miss some.
@@ -461,6 +505,20 @@ impl Worker {
     pub fn calls(&self) -> impl Iterator<Item = &str> {
         self.calls.iter().map(|(_, title)| title.as_str())
     }
+}
+
+/// Whether an event shows that a worker, its model or one of its tools is doing something.
+fn is_sign_of_life(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::RunStarted { .. }
+            | Event::Message { .. }
+            | Event::Delta { .. }
+            | Event::CallStarted { .. }
+            | Event::CallProgress { .. }
+            | Event::CallEnded { .. }
+            | Event::Waiting { .. }
+    )
 }
 
 #[cfg(test)]

@@ -699,7 +699,10 @@ impl Talk {
             Event::HostReleased { request } => {
                 self.wanted.remove(request).map(|_| cancelled(request)).into_iter().collect()
             }
-            Event::CallEnded { call, .. } => self.close_questions(envelope.agent.as_ref(), Some(call)),
+            // Settled by rules, or over without an answer.
+            Event::CallStarted { call, .. } | Event::CallEnded { call, .. } => {
+                self.close_questions(envelope.agent.as_ref(), Some(call))
+            }
             Event::RunEnded { .. } => self.close_questions(envelope.agent.as_ref(), None),
             Event::Replied { request, reply } => {
                 self.taken(*request, reply);

@@ -36,7 +36,7 @@ impl SessionState {
                 self.open.insert(question.id, (question.agent.clone(), question.call.clone()));
             }
             Event::Answered { question, .. } => drop(self.open.remove(question)),
-            Event::CallEnded { call, .. } => {
+            Event::CallStarted { call, .. } | Event::CallEnded { call, .. } => {
                 self.open.retain(|_, (whose, asked)| whose.as_ref() != agent || asked != call);
             }
             Event::RunEnded { .. } => self.open.retain(|_, (whose, _)| whose.as_ref() != agent),

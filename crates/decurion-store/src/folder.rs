@@ -248,6 +248,12 @@ impl Folder {
         Ok(renewed)
     }
 
+    /// Waits for a lock, which goes with the last handle of the folder that is made from this one.
+    pub(crate) fn lock(&self) -> io::Result<()> {
+        let lock = || rustix::fs::flock(&self.handle, FlockOperation::LockExclusive);
+        Ok(rustix::io::retry_on_intr(lock)?)
+    }
+
     /// Its path, for messages.
     pub(crate) fn path(&self) -> &Utf8Path {
         &self.path

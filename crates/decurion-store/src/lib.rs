@@ -30,6 +30,7 @@ mod mend;
 pub mod output;
 pub mod read;
 mod tail;
+mod watched;
 
 use std::io;
 use std::ops::ControlFlow;
@@ -51,6 +52,7 @@ pub use manifests::ManifestFolder;
 pub use memory::MemoryJournal;
 pub use output::{OutputFile, SessionFiles};
 pub use read::{Bookmark, ReplayOptions, ReplayReport, Scope, replay};
+pub use watched::{Looking, WatchedFolder, WatchedFolders};
 
 /// Where a session's durable events go. `&mut self` is the single-writer rule, checked by the compiler.
 pub trait Journal: Send {

@@ -73,6 +73,8 @@ pub struct Options {
     pub binaries: PathBuf,
     /// How many kills T1 and X6 make, if not the usual number.
     pub kills: Option<u64>,
+    /// Of rows that try lists, only what has one of these texts in its name; everything if there are none.
+    pub only: Vec<String>,
     /// Where random choices begin.
     pub seed: u64,
     /// How many runs go on at the same time.
@@ -85,12 +87,25 @@ impl Options {
     /// The usual ones for binaries in this folder.
     pub fn new(binaries: impl Into<PathBuf>) -> Self {
         let width = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
-        Self { ci: false, binaries: binaries.into(), kills: None, seed: 1, width, tell: |_| {} }
+        Self {
+            ci: false,
+            binaries: binaries.into(),
+            kills: None,
+            only: Vec::new(),
+            seed: 1,
+            width,
+            tell: |_| {},
+        }
     }
 
     /// The first number in the short form, the second otherwise.
     pub fn count(&self, short: u64, long: u64) -> u64 {
         if self.ci { short } else { long }
+    }
+
+    /// Whether something with this name is tried.
+    pub fn is_chosen(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| name.contains(only.as_str()))
     }
 
     /// A binary under test.

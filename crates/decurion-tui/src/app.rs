@@ -15,12 +15,13 @@ mod tasks;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use decurion_protocol::commands::NO_ROOM;
 use decurion_protocol::view::SessionView;
 use decurion_protocol::{
-    AgentId, Block, Command, Envelope, Event, Limits, LineId, Message, Mode, Origin, QuestionId, Reply,
-    Request, RequestId, Role, TaskOutputEnd,
+    AgentId, Block, Command, Delivery, Envelope, Event, Limits, LineId, Message, Mode, Origin, QuestionId,
+    Reply, Request, RequestId, Role, TaskOutputEnd,
 };
 use ratatui::crossterm::event::KeyEvent;
 
@@ -30,21 +31,25 @@ pub use plain::Wants;
 use crate::commands::Topic;
 use crate::composer::Composer;
 use crate::composer::vim::Vim;
-use crate::conversation::{Conversation, Item, typed_text};
+use crate::conversation::{Conversation, Greeting, Item, typed_text};
 use crate::desk::{Errand, Fruit, Purpose};
 use crate::history::History;
 use crate::keymap::{Action, Keymap};
 use crate::list::List;
 use crate::lists;
 use crate::page::{Page, Turned};
+use crate::report::Finished;
 use crate::theme::Theme;
 use crate::view::item::Fold;
 use crate::view::status::{Known, Own};
+use crate::view::working::SPINNER_PACE;
 
 use completing::Completing;
 use open::Open;
 use question::Asked;
 
+/// How often times that are counted change.
+const SECOND: Duration = Duration::from_secs(1);
 /// How many items are kept to be drawn again; what is older is on record.
 const MOST_ITEMS: usize = 5_000;
 /// How many of them go when there are more.
@@ -216,6 +221,11 @@ impl App {
         (self.columns, self.rows) = (usize::from(size.0), usize::from(size.1));
     }
 
+    /// Says where a person is, before anything else is said.
+    pub fn greet(&mut self, greeting: Greeting) {
+        self.items.push(Item::Greeting(Box::new(greeting)));
+    }
+
     /// Says something to the person at the terminal, in its place in the conversation.
     pub fn say(&mut self, level: &str, text: impl Into<String>) {
         self.items.push(Item::Notice { level: level.to_owned(), text: text.into() });
@@ -230,6 +240,13 @@ impl App {
     /// Whether something on the screen changes by itself with time.
     pub fn moves(&self) -> bool {
         self.is_busy() || self.view.has_work()
+    }
+
+    /// How long what is on the screen stays as it is, if nothing comes in; none while nothing moves.
+    pub fn pace(&self) -> Option<Duration> {
+        let spins =
+            self.is_busy() && self.view.root.asks == 0 && !self.known.reduced_motion && self.page.is_none();
+        self.moves().then_some(if spins { SPINNER_PACE } else { SECOND })
     }
 
     /// Whether the session's own agent works.
@@ -344,6 +361,7 @@ impl App {
         self.view.take(envelope);
         self.conversation.take(envelope);
         self.items.extend(self.conversation.take_finished());
+        self.take_endings(envelope);
         if let Event::Message { message, lines, parent, meta } = &envelope.event
             && envelope.agent.is_none()
             && matches!((message.role, &meta.origin), (Role::User, Origin::Prompt))
@@ -367,6 +385,20 @@ impl App {
             }
         }
         self.forget();
+    }
+
+    /// Says which background work the main agent hears of, which is why it begins a turn.
+    fn take_endings(&mut self, envelope: &Envelope) {
+        let Event::Message { meta, .. } = &envelope.event else { return };
+        if envelope.agent.is_some() || !matches!(meta.origin, Origin::Note(_)) {
+            return;
+        }
+        let ended = meta.delivers.iter().filter_map(|delivery| match delivery {
+            Delivery::Ending(ending) => self.view.task(&ending.task).and_then(Finished::of),
+            _ => None,
+        });
+        let ended: Vec<Item> = ended.map(|finished| Item::Finished(Box::new(finished))).collect();
+        self.items.extend(ended);
     }
 
     fn event(&mut self, envelope: &Arc<Envelope>) -> Vec<Effect> {

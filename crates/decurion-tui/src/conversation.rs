@@ -4,13 +4,22 @@
 use std::collections::VecDeque;
 
 use decurion_protocol::{
-    AgentId, Block, CallId, Delta, Envelope, Event, Message, Origin, Outcome, Role, ShellLine, ToolOutput,
+    AgentId, Block, CallId, Delta, Envelope, Event, Message, Origin, Outcome, Role, ShellLine, Todo,
+    ToolContent, ToolOutput,
 };
 use serde_json::Value;
 
+use crate::report::Finished;
+use crate::view::agents::{duration, tokens};
 pub use crate::view::diff::{Change, Hunk};
 use crate::view::markdown::settled;
 
+/// The tool that runs commands.
+const SHELL_TOOL: &str = "Bash";
+/// The tool that starts agents.
+pub(crate) const AGENT: &str = "Agent";
+/// What the model is told of a call that a person declined without a word.
+pub(crate) const UNWANTED: &str = "The user does not want this call, and wants you to stop and wait.";
 /// The tool of a person who runs a command himself.
 const SHELL: &str = "!";
 /// How much of a call's output is kept to be looked at.
@@ -21,6 +30,8 @@ const MISSED: &str = "a part of the answer above was missed while it came; here 
 /// One piece of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
+    /// What a new conversation begins with.
+    Greeting(Box<Greeting>),
     /// What a person asked.
     Prompt(String),
     /// What the model said: a whole answer, or the next blocks of one.
@@ -34,6 +45,8 @@ pub enum Item {
     Thought(String),
     /// A call and what came of it.
     Call(Box<Called>),
+    /// A background agent or command that the model hears of now.
+    Finished(Box<Finished>),
     /// What the runtime has to say.
     Notice {
         /// `info`, `warning` or `error`.
@@ -48,6 +61,17 @@ pub enum Item {
     },
     /// A run is over, and not well.
     Ended(Outcome),
+}
+
+/// Where a person is, before anything is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// The version of the program.
+    pub version: String,
+    /// The model that will answer.
+    pub model: String,
+    /// The folder, as people write it.
+    pub folder: String,
 }
 
 /// A call that is over.
@@ -65,6 +89,10 @@ pub struct Called {
     pub lines: usize,
     /// What it changed.
     pub change: Option<Change>,
+    /// The list of steps that it wrote.
+    pub todos: Option<Vec<Todo>>,
+    /// What an agent that was waited for has used.
+    pub used: Option<String>,
     /// How long it took.
     pub duration_ms: u64,
 }
@@ -370,12 +398,14 @@ impl Called {
                 + usize::from(ending.remark.is_some()),
             output,
             change: None,
+            todos: None,
+            used: None,
             duration_ms: ending.duration_ms,
         }
     }
 
     fn new(tool: &str, title: String, output: &ToolOutput, duration_ms: u64) -> Self {
-        let text = output.content.text();
+        let text = for_people(tool, output);
         Self {
             tool: tool.to_owned(),
             title,
@@ -383,9 +413,43 @@ impl Called {
             lines: read_lines(output).unwrap_or_else(|| text.lines().count()),
             output: cut(&text, MOST_OUTPUT).to_owned(),
             change: output.structured.as_ref().and_then(Change::reported),
+            todos: output.todos(),
+            used: output.structured.as_ref().and_then(used),
             duration_ms,
         }
     }
+}
+
+/// What a call gave back, without what only the model has to know.
+fn for_people(tool: &str, output: &ToolOutput) -> String {
+    let structured = |member: &str| output.structured.as_ref().and_then(|value| value.get(member));
+    if tool == SHELL_TOOL && structured("backgroundTaskId").is_some()
+        || structured("isAsync") == Some(&Value::Bool(true))
+    {
+        return "running in the background".to_owned();
+    }
+    // What follows the first block says who it was and where its work is.
+    if let (AGENT, ToolContent::Blocks(blocks)) = (tool, &output.content)
+        && let Some(Block::Text { text }) = blocks.first()
+    {
+        return text.clone();
+    }
+    let text = output.content.text();
+    if !output.is_error {
+        return text;
+    }
+    let bare = text.strip_prefix("<tool_use_error>").and_then(|text| text.strip_suffix("</tool_use_error>"));
+    let bare = bare.unwrap_or(&text);
+    bare.strip_prefix("Permission denied: ").unwrap_or(bare).replace(UNWANTED, "you declined")
+}
+
+/// What an agent that was waited for has used: tools, tokens and time.
+fn used(structured: &Value) -> Option<String> {
+    let number = |member: &str| structured.get(member).and_then(Value::as_u64);
+    let tools = number("totalToolUseCount")?;
+    let plural = if tools == 1 { "" } else { "s" };
+    let (used, ms) = (number("totalTokens").unwrap_or(0), number("totalDurationMs").unwrap_or(0));
+    Some(format!("{tools} tool{plural} · {} · {}", tokens(used), duration(ms)))
 }
 
 /// What a call that was never looked at is about, as far as its input tells.

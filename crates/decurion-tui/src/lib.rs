@@ -22,6 +22,7 @@ pub mod lists;
 pub mod page;
 pub mod paint;
 pub mod plain;
+pub mod report;
 pub mod screen;
 pub mod steps;
 pub mod terminal;
@@ -50,8 +51,6 @@ use terminal::Terminal;
 
 /// What happens in the session is shown at most so often; keys are shown at once.
 const FRAME: Duration = Duration::from_millis(33);
-/// How often times are shown anew while somebody works.
-const SECOND: Duration = Duration::from_secs(1);
 /// How long a terminal that is being resized must rest before all is drawn again.
 const RESIZED: Duration = Duration::from_millis(80);
 /// How long it may go on being resized until that is drawn all the same.
@@ -279,7 +278,7 @@ impl Window<'_> {
         if self.dirty {
             return Some(drawn + FRAME);
         }
-        self.app.moves().then(|| drawn + SECOND)
+        self.app.pace().map(|pace| drawn + pace)
     }
 
     /// Something happened at the terminal. One that is gone ends the loop.

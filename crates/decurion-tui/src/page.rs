@@ -256,7 +256,7 @@ impl Page {
         if following.early.is_some() {
             return vec![Line::styled("its record is being read …", theme.faint)];
         }
-        let mut lines = coming::lines(&following.conversation, theme, columns);
+        let mut lines = coming::lines(&following.conversation, theme, columns, false);
         lines.extend(following.told.iter().map(|text| {
             let words = format!("  told, and heard at its next step: {}", one_line(text));
             Line::styled(cut(&words, columns).into_owned(), theme.faint)

@@ -39,6 +39,8 @@ pub enum What {
     Answer(Answer, Vec<PermissionUpdate>),
     /// Words are written first, which the model is told with a refusal.
     Refuse,
+    /// It is refused, and the turn ends.
+    Stop,
     /// This was chosen of the step's question.
     Label(String),
     /// Other words are written in its place.
@@ -82,7 +84,7 @@ pub fn steps(question: &Question) -> Vec<Step> {
                     what: What::Label(option.label),
                 };
                 let mut offers: Vec<Offered> = choice.options.into_iter().map(option).collect();
-                offers.push(offered("Something else (write it)", What::Other));
+                offers.push(offered("Other…", What::Other));
                 Step { title: choice.question, offers, several: choice.several }
             })
             .collect(),
@@ -90,9 +92,24 @@ pub fn steps(question: &Question) -> Vec<Step> {
     }
 }
 
+/// Tools that change files.
+const EDITORS: [&str; 4] = ["Edit", "MultiEdit", "NotebookEdit", "Write"];
+
+/// What is told with words, and what the key does that ends the turn.
+fn declined(words: &str) -> [Offered; 2] {
+    [offered(words, What::Refuse), offered("No, and stop (esc)", What::Stop)]
+}
+
 /// Whether a call may run, the safest answer last.
 fn leave(question: &Question) -> Vec<Offered> {
-    let mut offers = vec![offered("Yes, this once", allow(Vec::new(), false))];
+    let yes = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
+    let words = if question.leaves_sandbox() { "Yes, without the sandbox" } else { "Yes, this once" };
+    let mut offers = vec![offered(words, What::Answer(yes.clone(), Vec::new()))];
+    // The mode is the session's, so an agent's question does not offer it; nor does it hold outside of the project.
+    if EDITORS.contains(&question.tool.as_str()) && question.agent.is_none() && question.blocked.is_none() {
+        let edits = vec![PermissionUpdate::SetMode { mode: Mode::AcceptEdits }];
+        offers.push(offered("Yes, and all edits in this session", What::Answer(yes, edits)));
+    }
     // Only all of them together would have let it go ahead.
     let rules = &question.suggestions;
     if !rules.is_empty() {
@@ -100,26 +117,27 @@ fn leave(question: &Question) -> Vec<Offered> {
         let names = names.join(", ");
         let kept = rules.iter().map(|rule| Rule { source: RuleSource::LocalSettings, ..rule.clone() });
         if question.behind {
-            let words = format!("Yes, and for this agent and those below it: {names}");
+            let words = format!("Yes, for this agent and its sub-agents: {names}");
             offers.push(offered(words, allow(rules.clone(), false)));
         }
-        let words = format!("Yes, and for the rest of this session: {names}");
+        let words = format!("Yes, for the rest of this session: {names}");
         offers.push(offered(words, allow(rules.clone(), true)));
-        let words = format!("Yes, and always in this project: {names}");
+        let words = format!("Yes, always in this project: {names}");
         offers.push(offered(words, allow(kept.collect(), true)));
     }
-    offers.push(offered("No, and say what to do instead (esc)", What::Refuse));
+    offers.extend(declined("No, and tell it what to do instead"));
     offers
 }
 
 fn plan() -> Vec<Offered> {
     let yes = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
     let mode = |mode| What::Answer(yes.clone(), vec![PermissionUpdate::SetMode { mode }]);
-    vec![
-        offered("Yes, and edit files without asking", mode(Mode::AcceptEdits)),
+    let mut offers = vec![
+        offered("Yes, and auto-accept edits", mode(Mode::AcceptEdits)),
         offered("Yes, and ask before each change", mode(Mode::Default)),
-        offered("No, go on planning: say what should be different (esc)", What::Refuse),
-    ]
+    ];
+    offers.extend(declined("No, keep planning: tell it what to change"));
+    offers
 }
 
 fn elicited(question: &Question) -> Vec<Step> {

@@ -132,7 +132,8 @@ pub fn cut_line(line: Line<'static>, columns: usize) -> Line<'static> {
     Line { spans, style: line.style, alignment: line.alignment }
 }
 
-/// Breaks a line into those that fit, at spaces where that is possible. Every line but the first begins with `hang`.
+/// Breaks a line into those that fit, at spaces where that is possible, so that addresses, paths and `file:line` stay
+/// whole for whoever clicks on them. Every line but the first begins with `hang`.
 pub fn wrap(line: Line<'static>, columns: usize, hang: &str) -> Vec<Line<'static>> {
     let columns = columns.max(1);
     if line.width() <= columns {
@@ -142,11 +143,26 @@ pub fn wrap(line: Line<'static>, columns: usize, hang: &str) -> Vec<Line<'static
     let mut wrapper =
         Wrapper { columns, hang, style: line.style, done: Vec::new(), now: Vec::new(), used: 0 };
     for span in line.spans {
-        for piece in span.content.split_word_bounds() {
-            wrapper.piece(piece, span.style);
+        let mut rest: &str = &span.content;
+        while !rest.is_empty() {
+            let word = &rest[..rest.find(char::is_whitespace).unwrap_or(rest.len())];
+            if is_whole(word) && word.width() <= columns - hang.width() {
+                wrapper.piece(word, span.style);
+            } else {
+                word.split_word_bounds().for_each(|piece| wrapper.piece(piece, span.style));
+            }
+            rest = &rest[word.len()..];
+            let space = &rest[..rest.find(|letter: char| !letter.is_whitespace()).unwrap_or(rest.len())];
+            space.split_word_bounds().for_each(|piece| wrapper.piece(piece, span.style));
+            rest = &rest[space.len()..];
         }
     }
     wrapper.finish()
+}
+
+/// Whether a word is broken only where it is wider than a line: not in a script that writes words without spaces.
+fn is_whole(word: &str) -> bool {
+    word.is_ascii() || word.contains('/')
 }
 
 /// Lines that are being filled.
@@ -310,6 +326,17 @@ mod tests {
                 assert!(width(&line) <= columns.max(2), "{columns}: {line:?}");
             }
         }
+    }
+
+    #[test]
+    fn addresses_and_places_in_files_stay_whole_where_they_fit() {
+        assert_eq!(
+            wrapped("see https://ui.perfetto.dev now", 24, ""),
+            ["see", "https://ui.perfetto.dev", "now"]
+        );
+        let shown = wrapped("in src/日本/main.rs:18:07, again", 25, "  ");
+        assert_eq!(shown, ["in", "  src/日本/main.rs:18:07,", "  again"]);
+        assert_eq!(wrapped("at https://example.com/a", 12, ""), ["at https://", "example.com/", "a"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod agents;
 pub mod coming;
+pub mod danger;
 pub mod diff;
 pub mod item;
 pub mod markdown;
@@ -9,3 +10,5 @@ pub mod popup;
 pub mod question;
 pub mod status;
 pub mod table;
+pub mod todos;
+pub mod working;

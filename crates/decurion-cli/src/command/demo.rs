@@ -90,6 +90,7 @@ impl Play {
             api_key_source: "none".to_owned(),
             sandbox: wire::sandbox_name(&self.loaded),
             known: Arc::new(decurion_serve::NothingKnown),
+            model: None,
             windows: std::collections::BTreeMap::new(),
             replay: false,
             state: self.loaded.paths.state.clone(),

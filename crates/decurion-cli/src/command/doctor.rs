@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use decurion_config::{Choice, LoadRequest, Loaded};
 use decurion_engine::Models as _;
-use decurion_engine::egress::unusable_host;
+use decurion_engine::egress::{unusable_host, unusable_secret_host};
 use decurion_engine::permission::unknown_tool;
 use decurion_exec::Form;
 use decurion_model::ModelError;
@@ -156,21 +156,67 @@ fn print_sandbox(loaded: &Loaded, proofs: &[Proof]) {
     }
 }
 
-/// What is wrong with the settings and stops nothing.
+/// What is wrong with the settings.
 pub fn warnings(loaded: &Loaded) -> Vec<String> {
+    stops_nothing(loaded).chain(lost_restrictions(loaded)).chain(unusable_secrets(loaded)).collect()
+}
+
+/// What is wrong with the settings and stops nothing.
+pub fn stops_nothing(loaded: &Loaded) -> impl Iterator<Item = String> {
+    let rules = rules_without_tool(loaded).filter(|problem| !problem.is_lost_restriction);
+    let rules = rules.map(|problem| problem.text);
+    loaded.warnings.iter().map(ToString::to_string).chain(rules).chain(hosts(loaded))
+}
+
+/// Rules that would forbid something or ask about it, if the name of their tool were spelled right.
+pub fn lost_restrictions(loaded: &Loaded) -> impl Iterator<Item = String> {
+    rules_without_tool(loaded).filter(|problem| problem.is_lost_restriction).map(|problem| problem.text)
+}
+
+/// A rule that names no tool.
+struct WithoutTool {
+    /// Where it is and what is wrong with it.
+    text: String,
+    /// Whether it was to forbid something or to ask about it, and only the spelling is wrong.
+    is_lost_restriction: bool,
+}
+
+/// Rules that name no tool and therefore have no effect.
+fn rules_without_tool(loaded: &Loaded) -> impl Iterator<Item = WithoutTool> {
     let rules = &loaded.rules;
     let lists = [
         ("allow", &rules.set.allow, &rules.allow_origins),
         ("ask", &rules.set.ask, &rules.ask_origins),
         ("deny", &rules.set.deny, &rules.deny_origins),
     ];
-    let without_tool = lists.into_iter().flat_map(|(list, rules, origins)| {
+    lists.into_iter().flat_map(|(list, rules, origins)| {
         rules.iter().zip(origins).filter_map(move |(rule, origin)| {
             let problem = unknown_tool(&rule.tool, &[])?;
-            Some(format!("{origin}: the {list} rule {rule} has no effect: {problem}"))
+            let text = format!("{origin}: the {list} rule {rule} has no effect: {problem}");
+            Some(WithoutTool { text, is_lost_restriction: list != "allow" && problem.near.is_some() })
         })
-    });
-    loaded.warnings.iter().map(ToString::to_string).chain(without_tool).chain(hosts(loaded)).collect()
+    })
+}
+
+/// Entries of `secrets` that cannot be used.
+pub fn unusable_secrets(loaded: &Loaded) -> impl Iterator<Item = String> {
+    loaded.settings.secrets.iter().flat_map(|secret| {
+        let key = format!("secrets.{}.hosts", secret.name);
+        let above = [key.clone(), format!("secrets.{}", secret.name)];
+        let origin = above.iter().find_map(|key| loaded.origin(key));
+        let empty = || (origin.clone(), key.clone(), "no host is named that may get the secret".to_owned());
+        let item = |(index, host): (usize, &String)| {
+            let problem = unusable_secret_host(host)?;
+            Some((loaded.origin_of_item(&key, index), format!("{key}[{index}]"), problem))
+        };
+        let unusable: Vec<_> = secret.hosts.iter().enumerate().filter_map(item).collect();
+        let all = secret.hosts.is_empty().then(empty).into_iter().chain(unusable);
+        let told = all.map(|(origin, key, problem)| {
+            let origin = origin.map(|origin| format!("{origin}: ")).unwrap_or_default();
+            format!("{origin}{key}: {problem}")
+        });
+        told.collect::<Vec<_>>()
+    })
 }
 
 /// Entries of the lists of hosts that cannot be used.

@@ -33,6 +33,7 @@ use decurion_protocol::{
 use decurion_serve::socket::Listener;
 use decurion_store::{Archive, Found};
 use decurion_tui::app::{App, Library};
+use decurion_tui::conversation::Greeting;
 use decurion_tui::keymap::Keymap;
 use decurion_tui::plain::Lines;
 use decurion_tui::terminal::{self, Terminal};
@@ -102,7 +103,7 @@ pub struct Surroundings<'a> {
 pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>) -> Result<u8, Failure> {
     let mut signals =
         signals(around.leash.is_some()).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
-    let Answer { request, work, agents, skills, prompts, state, known, windows, .. } = answer;
+    let Answer { request, work, agents, skills, prompts, state, known, model, windows, .. } = answer;
     let mut library = library(&skills, &agents);
     library.skills.extend(
         prompts
@@ -117,7 +118,7 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
         _ => None,
     };
     let (shades, mut draft) = look(&around);
-    let screen = Screening { around: &around, state: state.as_deref(), library, windows, shades };
+    let screen = Screening { around: &around, state: state.as_deref(), library, model, windows, shades };
     let mut lines = around.plain.then(Lines::of_stdin);
     let mut request = request;
     let mut link = open(&*place, request.clone()).await?;
@@ -273,6 +274,8 @@ pub struct Screening<'a> {
     pub state: Option<&'a Utf8Path>,
     /// What can be named.
     pub library: Library,
+    /// The name of the model that will answer first.
+    pub model: Option<String>,
     /// How many tokens each model can take.
     pub windows: BTreeMap<String, u64>,
     /// What the terminal can show.
@@ -297,8 +300,10 @@ impl Screening<'_> {
         app.library = self.library.clone();
         let known = &mut app.known;
         known.windows.clone_from(&self.windows);
+        known.model.clone_from(&self.model);
         known.sandbox = crate::wire::sandbox_name(loaded);
         known.can_bypass = loaded.settings.permissions.default_mode == Mode::BypassPermissions;
+        known.reduced_motion = loaded.settings.reduced_motion;
         known.has_own = program::status_command(loaded).is_some();
         let exits = match owner {
             Owner::Ours(exits) => {
@@ -321,8 +326,25 @@ impl Screening<'_> {
         if let Some(exits) = &exits {
             app.view.mode = in_force(&exits.request, &past, loaded.settings.permissions.default_mode);
         }
+        if is_new && !self.around.plain {
+            app.greet(self.greeting(cwd));
+        }
         let desk = Arc::new(Program::new(loaded, self.around.environment, prompts, (link.session, exits)));
         Ok(Showing { link, app, taken, desk, clock: Arc::new(SystemClock::new()) })
+    }
+}
+
+impl Screening<'_> {
+    fn greeting(&self, cwd: &Utf8Path) -> Greeting {
+        let home = self.around.loaded.paths.home.as_deref();
+        let below = home.and_then(|home| cwd.strip_prefix(home).ok());
+        let folder = below.map_or_else(|| cwd.to_string(), |below| format!("~/{below}"));
+        let model = self.model.as_deref().unwrap_or("no model");
+        Greeting {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            model: model.rsplit('/').next().unwrap_or(model).to_owned(),
+            folder: folder.trim_end_matches('/').to_owned(),
+        }
     }
 }
 

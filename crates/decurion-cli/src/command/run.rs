@@ -10,7 +10,6 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{
     Environment, FlagSettings, KeySource, LoadRequest, Loaded, Plugins, TrustMode, TrustState, rules,
 };
-use decurion_engine::egress::Masked;
 use decurion_engine::permission::{Undecided, denied_type};
 use decurion_engine::prompt::MAIN_PROMPT;
 use decurion_engine::{Definitions as _, Engine, Library, child};
@@ -116,6 +115,7 @@ fn decide(
         ))
         .hint("put what it forbids into the managed settings file, or leave the option out"));
     }
+    check_rules(&loaded)?;
     check_sandbox(&loaded)?;
     check_secrets(&loaded)?;
     for flag in args.sdk.without_effect() {
@@ -180,14 +180,26 @@ pub fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses rules with a misspelt tool that were to forbid something or to ask about it.
+fn check_rules(loaded: &Loaded) -> Result<(), Failure> {
+    let lost: Vec<String> = super::doctor::lost_restrictions(loaded).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::usage(lost.join("\n")).hint(
+        "no session starts without a rule that restricts: correct the name of the tool, or remove the rule",
+    ))
+}
+
 /// Refuses secrets that cannot be masked, and reports where no command will have any.
 fn check_secrets(loaded: &Loaded) -> Result<(), Failure> {
+    let unusable: Vec<String> = super::doctor::unusable_secrets(loaded).collect();
+    if !unusable.is_empty() {
+        return Err(Failure::usage(unusable.join("\n")).hint(
+            "expected a list of hosts like \"api.example.com\", \"*.example.com\" or \"example.com:8443\"",
+        ));
+    }
     let secrets = wire::secrets(loaded);
-    Masked::check(&secrets).map_err(|error| {
-        let origin = loaded.origin("secrets").map(|origin| format!(" ({origin})")).unwrap_or_default();
-        Failure::usage(format!("cannot use the setting `secrets`{origin}: {error}"))
-            .hint("name hosts like \"api.example.com\", \"*.example.com\" or \"example.com:8443\"")
-    })?;
     let reason = match wire::sandbox_form(loaded) {
         _ if secrets.is_empty() => return Ok(()),
         Ok(Form::Namespaces) if loaded.settings.sandbox.network_open => {
@@ -299,6 +311,7 @@ impl Prepared<'_> {
         let prompts = Some(servers::Prompts::of(&servers, loaded));
         let is_interactive = matches!(work, Work::Interactive(_));
         let windows = if is_interactive { models.windows() } else { BTreeMap::new() };
+        let model = is_interactive.then(|| models.main_name(request.model.as_deref())).flatten();
         let key_source = key_source(loaded);
         let known = Arc::new(CommandLine {
             loaded: Arc::clone(loaded),
@@ -345,6 +358,7 @@ impl Prepared<'_> {
             api_key_source: key_source,
             sandbox: wire::sandbox_name(loaded),
             known,
+            model,
             windows,
             replay: args.replay_user_messages,
             state: loaded.paths.state.clone().filter(|_| !args.no_session_persistence),
@@ -434,6 +448,8 @@ pub struct Answer {
     pub sandbox: String,
     /// What a host can ask of us.
     pub known: Arc<dyn decurion_serve::Known>,
+    /// The name of the model that will answer first, for a session at a terminal.
+    pub model: Option<String>,
     /// How many tokens each model can take, for a session at a terminal.
     pub windows: BTreeMap<String, u64>,
     /// Whether what a host says is given back to it.
@@ -735,7 +751,7 @@ fn permission_mode(args: &RunArgs) -> Result<Option<Mode>, Failure> {
 
 /// What a person should know before it starts.
 fn announce(loaded: &Loaded) {
-    for warning in super::doctor::warnings(loaded) {
+    for warning in super::doctor::stops_nothing(loaded) {
         note(warning);
     }
     if loaded.settings.permissions.default_mode == Mode::BypassPermissions {

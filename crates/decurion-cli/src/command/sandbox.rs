@@ -114,7 +114,9 @@ fn explain(
     let profile = decision.profile.filter(|_| !allowed);
     let answered = allowed || decision.verdict == Verdict::Ask;
     let opens = permission::named_writes(&policy, &intent, answered);
-    let wanted = Wanted { seen: &intent, opens: &opens };
+    let secrets = maker.filter(|_| answered).map(|maker| maker.named_secrets(&intent, &policy.around));
+    let shows = secrets.unwrap_or_default().hidden;
+    let wanted = Wanted { seen: &intent, opens: &opens, shows: &shows };
     let explained =
         sandbox.map(|(maker, variables)| maker.explain(&policy, profile, wanted, variables)).transpose();
     let explained = explained.map_err(|error| Failure::failed(error.to_string()))?.unwrap_or_default();

@@ -135,18 +135,18 @@ fn the_tilde_of_a_checked_rule_is_the_users_home() {
 fn a_rule_that_names_no_tool_is_reported_with_its_place_and_the_likely_name() {
     let stand = Stand::new("when\n  say \"done\"\n");
     let rules = json!({
-        "deny": ["Bsh(ls:*)", "bash", "Task", "WebSearch", "mcp__later__tool", "Bash(rm:*)"],
-        "ask": ["Wrte"], "allow": ["Fetch"],
+        "deny": ["Task", "WebSearch", "mcp__later__tool", "Bash(rm:*)", "TheirTool"],
+        "ask": ["Unknowable"], "allow": ["Fetch", "Bsh(ls:*)"],
     });
     let settings = stand.home.state().join("settings.json");
     std::fs::write(&settings, json!({"permissions": rules}).to_string()).unwrap();
     let run = stand.run(&["-p", "hi", "--allowedTools", "edit(src/**),Read"]);
     assert_eq!(run.ending.code(), 0, "{run:?}");
     let expected = [
-        "the deny rule Bsh(ls:*) has no effect: no such tool: Bsh (did you mean Bash?)",
-        "the deny rule bash has no effect: no such tool: bash (did you mean Bash?)",
-        "the ask rule Wrte has no effect: no such tool: Wrte (did you mean Write?)",
+        "the deny rule TheirTool has no effect: no such tool: TheirTool",
+        "the ask rule Unknowable has no effect: no such tool: Unknowable",
         "the allow rule Fetch has no effect: no such tool: Fetch",
+        "the allow rule Bsh(ls:*) has no effect: no such tool: Bsh (did you mean Bash?)",
     ];
     let doctor = stand.run(&["doctor"]);
     for problem in expected {
@@ -160,4 +160,77 @@ fn a_rule_that_names_no_tool_is_reported_with_its_place_and_the_likely_name() {
     );
     assert!(run.errors.contains(&format!("{}:1:", settings.display())), "{}", run.errors);
     assert_eq!(run.errors.lines().count(), 5, "{}", run.errors);
+}
+
+/// What such a rule was to forbid would go ahead.
+#[test]
+fn a_rule_that_restricts_and_misspells_its_tool_starts_no_session() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    let settings = stand.home.state().join("settings.json");
+    for (list, rule, told) in [
+        ("deny", "Bsh(rm:*)", "no such tool: Bsh (did you mean Bash?)"),
+        ("deny", "read(.env)", "no such tool: read (did you mean Read?)"),
+        ("ask", "Wrte", "no such tool: Wrte (did you mean Write?)"),
+    ] {
+        std::fs::write(&settings, json!({"permissions": {list: ["Grep", rule]}}).to_string()).unwrap();
+        let run = stand.run(&["-p", "hi"]);
+        assert_eq!(run.ending.code(), 2, "{rule}: {run:?}");
+        let place = format!("{}:1:", settings.display());
+        let told = format!("the {list} rule {rule} has no effect: {told}");
+        assert!(run.errors.contains(&place) && run.errors.contains(&told), "{rule}: {run:?}");
+        assert_eq!(run.errors.matches(&told).count(), 1, "{run:?}");
+        assert!(stand.model.requests().is_empty(), "{rule}");
+    }
+    assert!(stand.run(&["doctor"]).output().contains("no such tool: Wrte (did you mean Write?)"));
+}
+
+/// Each with the likely key. In a repository's file a key of `permissions` counts as in a person's own.
+#[test]
+fn a_misspelt_key_that_restricts_starts_no_session_and_another_one_is_a_warning() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    let files = [
+        stand.home.state().join("settings.json"),
+        stand.home.work().join(".decurion/settings.json"),
+        stand.home.work().join(".claude/settings.json"),
+    ];
+    for file in files {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let before = std::fs::read(&file).ok();
+        for (text, told) in [
+            (
+                "{\"model\": \"fake\",\n \"permissons\": {}}",
+                ":2:2: unknown key: permissons (did you mean permissions?)",
+            ),
+            (
+                "{\"permissions\": {\n\"denny\": []}}",
+                ":2:1: unknown key: permissions.denny (did you mean deny?)",
+            ),
+            ("{\"permissions\": {\"Ask\": []}}", ":1:18: unknown key: permissions.Ask (did you mean ask?)"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let run = stand.run(&["-p", "hi"]);
+            assert_eq!(run.ending.code(), 2, "{file:?} {text}: {run:?}");
+            assert!(run.errors.contains(&format!("{}{told}", file.display())), "{file:?} {text}: {run:?}");
+        }
+        for (text, told) in [
+            (
+                "{\"permissions\": {\"alow\": []}}",
+                Some("unknown key: permissions.alow (did you mean allow?)"),
+            ),
+            ("{\"modle\": \"x\"}", Some("unknown key: modle (did you mean model?)")),
+            ("{\"$schema\": \"x\"}", None),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let run = stand.run(&["-p", "hi"]);
+            assert_eq!(run.ending.code(), 0, "{file:?} {text}: {run:?}");
+            assert!(told.is_none_or(|told| run.errors.contains(told)), "{file:?} {text}: {run:?}");
+            assert_eq!(told.is_none(), !run.errors.contains("unknown key"), "{file:?} {text}: {run:?}");
+        }
+        before.map_or_else(|| std::fs::remove_file(&file), |before| std::fs::write(&file, before)).unwrap();
+    }
+    // Rules one level too high would not hold either.
+    std::fs::write(stand.home.state().join("settings.json"), "{\"deny\": [\"Read(.env)\"]}").unwrap();
+    let run = stand.run(&["-p", "hi"]);
+    assert_eq!(run.ending.code(), 2, "{run:?}");
+    assert!(run.errors.contains("unknown key: deny (did you mean permissions.deny?)"), "{run:?}");
 }

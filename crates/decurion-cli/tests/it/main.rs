@@ -19,6 +19,7 @@ mod hosting;
 mod hosts_gone;
 mod inside;
 mod led;
+mod left_by_commands;
 mod long_hooks;
 mod long_requests;
 mod masked;

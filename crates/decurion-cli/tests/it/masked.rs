@@ -6,10 +6,10 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
 
-use crate::stand::{DECURION, LIMIT, Stand, files_below, finished};
+use crate::stand::{LIMIT, Stand, files_below, finished};
 use crate::talk::{LED, control, next, prompt};
 
 const SECRET: &str = "canary-Zq83kfhs72ld";
@@ -23,6 +23,11 @@ struct Echo {
 
 impl Echo {
     fn start() -> Self {
+        Self::start_until(None)
+    }
+
+    /// With a certificate that was valid until this year.
+    fn start_until(year: Option<i32>) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -30,14 +35,20 @@ impl Echo {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         // With the name of the authority it would be taken for a certificate that signs itself.
         params.distinguished_name.push(rcgen::DnType::CommonName, "localhost");
+        params.not_after = year.map_or(params.not_after, |year| rcgen::date_time_ymd(year, 1, 1));
         let certificate = params.signed_by(&key, &authority).unwrap();
+        Self::with(vec![certificate.der().clone()], &key, authority.pem())
+    }
+
+    /// With this certificate; `roots` are those that a session trusts besides.
+    fn with(chain: Vec<CertificateDer<'static>>, key: &KeyPair, roots: String) -> Self {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
+            .with_single_cert(chain, key)
             .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (port, heads) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Vec<String>>>::default());
@@ -68,7 +79,7 @@ impl Echo {
                 }
             }
         });
-        Self { port, roots: authority.pem(), heads }
+        Self { port, roots, heads }
     }
 
     fn heads(&self) -> String {
@@ -196,11 +207,7 @@ fn commands_without_a_proxy_have_no_placeholders() {
     let command = json!({"command": "echo \"[${DEPLOY-unset}]\""});
     let stand = Stand::new(&format!("when agent=main turn=1\n  call Bash {command}\nwhen\n  say \"done\"\n"));
     let settings = json!({"secrets": {"DEPLOY": {"hosts": ["api.example.com"]}}}).to_string();
-    // A user namespace in which no further namespaces can be made: Landlock is what is left.
-    let script =
-        "for kind in user mnt net pid; do echo 0 > /proc/sys/user/max_${kind}_namespaces; done; exec \"$@\"";
-    let program = stand.decurion_through("unshare").env("DEPLOY", SECRET);
-    let program = program.args(["-Ur", "sh", "-c", script, "sh", DECURION, "-p", "go"]);
+    let program = stand.landlock_alone().env("DEPLOY", SECRET).args(["-p", "go"]);
     let run = finished(program.args(["--allowedTools", "Bash", "--settings", &settings]));
     assert_eq!(run.ending.code(), 0, "{run:?}");
     let told = format!("{run:?}");
@@ -223,11 +230,49 @@ fn secrets_that_cannot_be_used_are_reported() {
     let (code, told) = started(&json!({"ABSENT": {"hosts": ["x.example"]}}), &[]);
     assert_eq!(code, 0, "{told}");
     assert!(told.contains("the variable ABSENT is not set"), "{told}");
-    let (code, told) = started(&json!({"DEPLOY": {"hosts": ["https://x.example/"]}}), &[]);
-    assert_eq!(code, 2, "{told}");
-    assert!(told.contains("secret DEPLOY") && told.contains("api.example.com"), "{told}");
-    let (_, told) = started(&json!({"DEPLOY": {"hosts": ["10.0.0.1"]}}), &[]);
-    assert!(told.contains("is an address; name the host"), "{told}");
+    for (hosts, key, problem) in [
+        (json!(["a.example", "https://x.example/"]), "hosts[1]", "this is the address of a page"),
+        (json!(["x.example/v1"]), "hosts[0]", "this is the address of a page"),
+        (json!(["10.0.0.1"]), "hosts[0]", "this is an address; name the host"),
+        (json!([]), "hosts", "no host is named that may get the secret"),
+    ] {
+        let (code, told) = started(&json!({"DEPLOY": {"hosts": hosts}}), &[]);
+        assert_eq!(code, 2, "{told}");
+        assert!(told.contains(&format!("secrets.DEPLOY.{key}: {problem}")), "{told}");
+        assert!(told.contains("--settings:1:") && told.contains("expected a list of hosts like"), "{told}");
+    }
+    // A value that is not set is no reason to pass over what is wrong with the hosts.
+    let (code, told) = started(&json!({"ABSENT": {"hosts": ["https://x.example/"]}}), &[]);
+    assert!(code == 2 && told.contains("secrets.ABSENT.hosts[0]"), "{told}");
+}
+
+/// A server whose certificate is the problem is told in a sentence.
+#[test]
+fn a_certificate_that_cannot_be_verified_is_told_in_a_sentence() {
+    let of = |make: &dyn Fn(&mut CertificateParams)| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        make(&mut params);
+        let certificate = params.self_signed(&key).unwrap();
+        (certificate, key)
+    };
+    let alone = of(&|params| params.distinguished_name.push(rcgen::DnType::CommonName, "alone"));
+    let authority = || of(&|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained));
+    for (certificate, key) in [alone, authority()] {
+        // The system trusts another one.
+        let echo = Echo::with(vec![certificate.der().clone()], &key, authority().0.pem());
+        let url = format!("https://localhost:{}", echo.port);
+        let fetch = format!("curl -sS --noproxy '' -x \"$HTTPS_PROXY\" -H \"X-Key: $DEPLOY\" {url}/");
+        let (_, last) = run(&[fetch], &echo, &settings(echo.port));
+        let told = "decurion: cannot open TLS to localhost: its certificate is self-signed, or signed by an authority \
+                    that this system does not trust";
+        assert!(last.contains(told), "{last}");
+    }
+    let expired = Echo::start_until(Some(2001));
+    let url = format!("https://localhost:{}", expired.port);
+    let fetch = format!("curl -sS --noproxy '' -x \"$HTTPS_PROXY\" -H \"X-Key: $DEPLOY\" {url}/");
+    let (_, last) = run(&[fetch], &expired, &settings(expired.port));
+    assert!(last.contains("decurion: cannot open TLS to localhost: its certificate has expired\""), "{last}");
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn an_allowed_command_writes_in_the_working_directory_and_nowhere_else() {
     let results = results(&stand, &["--allowedTools", "Bash"]);
     assert_eq!(results[0], "x");
     assert!(results[1].contains("Read-only file system"), "{}", results[1]);
-    assert!(results[1].contains("it tried to write where it may not"), "{}", results[1]);
+    assert!(results[1].contains("it tried to write a read-only path"), "{}", results[1]);
     assert_eq!(names(&stand.home.path().join("out")), [""; 0], "{results:?}");
     assert!(stand.home.work().join("made").exists());
     // The private folder is also what it sees as /tmp.
@@ -255,6 +255,33 @@ fn the_sandbox_can_be_looked_at_and_used_by_itself() {
     let reads = stand.run(&["sandbox", "run", "--read-only", "--", "touch", "made2"]);
     assert_eq!(reads.ending.code(), 1, "{reads:?}");
     assert!(!stand.home.work().join("made2").exists());
+}
+
+#[test]
+fn settings_of_the_user_that_are_links_into_the_project_cannot_be_written() {
+    let stand = stand(&[]);
+    let (own, place) =
+        (stand.home.home().join(".claude/settings.json"), stand.home.work().join("dotfiles.json"));
+    fs::rename(&own, &place).unwrap();
+    std::os::unix::fs::symlink(&place, &own).unwrap();
+    let before = fs::read(&place).unwrap();
+    let ran = stand.run(&["sandbox", "run", "--", "sh", "-c", "touch made; echo {} > dotfiles.json"]);
+    assert!(stand.home.work().join("made").exists(), "{ran:?}");
+    assert_eq!(fs::read(&place).unwrap(), before, "{ran:?}");
+}
+
+#[test]
+fn a_folder_that_is_opened_under_a_roundabout_name_is_no_other_folder() {
+    let stand = stand(&[]);
+    let state = stand.home.state();
+    let roundabout = format!("{0}/../{1}", state.display(), state.file_name().unwrap().to_str().unwrap());
+    let settings = json!({"sandbox": {"filesystem": {"allowWrite": [roundabout]}}});
+    fs::create_dir_all(&state).unwrap();
+    fs::write(state.join("settings.json"), settings.to_string()).unwrap();
+    let command = format!("touch made; touch {}/made", state.display());
+    let ran = stand.run(&["sandbox", "run", "--", "sh", "-c", &command]);
+    assert!(stand.home.work().join("made").exists(), "{ran:?}");
+    assert!(!state.join("made").exists(), "{ran:?}");
 }
 
 #[test]

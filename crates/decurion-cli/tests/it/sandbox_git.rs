@@ -8,7 +8,7 @@ use crate::sandbox::{names, results, stand};
 use crate::stand::{DECURION, LIMIT, Stand, finished};
 
 /// Runs git outside of the sandbox.
-fn git(stand: &Stand, arguments: &[&str]) {
+pub fn git(stand: &Stand, arguments: &[&str]) {
     let git = stand.home.program("git").args(["-c", "user.name=n", "-c", "user.email=e@x"]).args(arguments);
     let run = finished(git);
     assert_eq!(run.ending.code(), 0, "{arguments:?}: {run:?}");
@@ -16,7 +16,7 @@ fn git(stand: &Stand, arguments: &[&str]) {
 
 /// Runs these texts as scripts in a repository with a commit, so that the analysis of commands does not know what they
 /// do.
-fn repository(texts: &[&str]) -> Stand {
+pub fn repository(texts: &[&str]) -> Stand {
     let commands: Vec<String> = (0..texts.len()).map(|index| format!("sh src/{index}.sh")).collect();
     let stand = stand(&commands.iter().map(String::as_str).collect::<Vec<_>>());
     for (index, text) in texts.iter().enumerate() {
@@ -281,10 +281,7 @@ fn commands_do_not_run_without_a_placeholder_that_they_need() {
     let deep = format!("Edit({}x)", "deep/".repeat(20));
     let results = results(&stand, &["--allowedTools", "Bash", "--disallowedTools", &deep]);
     assert!(!stand.home.work().join("ran").exists(), "{results:?}");
-    assert!(
-        results[0].contains("cannot keep commands from making") && results[0].contains("deep/deep"),
-        "{results:?}"
-    );
+    assert!(results[0].contains("cannot protect ") && results[0].contains("deep/deep"), "{results:?}");
 }
 
 /// A command can put a pipe that nobody writes to in the place of everything in the working directory that we read.
@@ -445,7 +442,7 @@ fn what_links_among_settings_lead_to_is_protected() {
 }
 
 /// Runs a text of the person in the working directory.
-fn person(stand: &Stand, text: &str) {
+pub fn person(stand: &Stand, text: &str) {
     finished(stand.home.program("sh").args(["-c", text]));
 }
 
@@ -460,7 +457,7 @@ enum Kept {
 
 /// What is there before the session, what a command does, what the person does then, in which `ran` must not come to be
 /// beside the working directory, and how the sandbox keeps it from that.
-const BELOW: [(&str, &str, &str, Kept); 11] = [
+const BELOW: [(&str, &str, &str, Kept); 15] = [
     (
         "git init -q --bare x.git",
         "printf '[core]\nbare=false\nworktree=..\nfsmonitor=touch %s/../ran;\n' $PWD >> x.git/config",
@@ -511,6 +508,36 @@ const BELOW: [(&str, &str, &str, Kept); 11] = [
          .git/modules/sub/hooks/post-checkout; chmod +x .git/modules/sub/hooks/post-checkout",
         "git -c protocol.file.allow=always submodule update --init",
         Kept::Renamed(".git/sub"),
+    ),
+    (
+        "git clone -q . lib; git -c protocol.file.allow=always submodule add $PWD/lib a/sub; git commit -qm s; git \
+         submodule deinit -f a/sub; rm -r .git/modules/a/sub",
+        "seq 2100 | (cd .git/modules; xargs mkdir); git clone -q --bare lib .git/modules/a/sub; git -C \
+         .git/modules/a/sub config core.bare false; printf '#!/bin/sh\ntouch %s/../ran' $PWD > .git/modules/a/sub/hooks/post-checkout; \
+         chmod +x .git/modules/a/sub/hooks/post-checkout",
+        "git -c protocol.file.allow=always submodule update --init",
+        Kept::Renamed(".git/sub"),
+    ),
+    (
+        "",
+        "git worktree add -q w; git clone -q --bare . e; printf '#!/bin/sh\ntouch %s/../ran' $PWD > e/hooks/reference-transaction; \
+         chmod +x e/hooks/reference-transaction; echo $PWD/e > .git/worktrees/w/commondir",
+        "git -C w branch z",
+        Kept::Renamed(".git/w"),
+    ),
+    (
+        "",
+        "mkdir -p x/objects/ab x/refs; echo ref: refs/heads/main > x/HEAD; git init -q x/objects/ab; git -C x/objects/ab config \
+         core.fsmonitor \"touch $PWD/../ran;\"",
+        "git -C x/objects/ab status",
+        Kept::Renamed("x/objects/ab/.git"),
+    ),
+    (
+        "",
+        "git clone -q . s; touch s/ran; git -C s add ran; git -C s -c user.name=n -c user.email=e@x commit -qm x; rm s/ran; git -C s \
+         config core.worktree $PWD/..",
+        "git -C s checkout -qf",
+        Kept::Renamed("s/.git"),
     ),
     (
         "",

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use decurion_testkit::proc::Program;
 use serde_json::{Value, json};
 
 use crate::sandbox::{names, results, stand};
@@ -12,7 +13,11 @@ use crate::talk::{LED, answer, next, prompt};
 /// Runs a session whose questions get these answers in order, and the last one from then on. Gives the questions and the
 /// results of the calls.
 fn led(stand: &Stand, arguments: &[&str], answers: &[Value]) -> (Vec<Value>, Vec<String>) {
-    let mut run = stand.decurion().args(LED).args(arguments).start_talking().unwrap();
+    led_by(stand.decurion().args(LED).args(arguments), answers)
+}
+
+fn led_by(program: Program, answers: &[Value]) -> (Vec<Value>, Vec<String>) {
+    let mut run = program.start_talking().unwrap();
     run.say(&prompt("go")).unwrap();
     let (mut asked, mut results) = (Vec::new(), Vec::new());
     loop {
@@ -106,6 +111,20 @@ fn a_refused_host_is_named_also_if_the_last_program_of_a_pipe_succeeds() {
     let told = "[The sandbox refused the connection to unlisted.example:443. unlisted.example: add it to \
                 sandbox.network.allowedDomains.]";
     assert!(results.iter().all(|result| result.ends_with(told)), "{results:?}");
+}
+
+#[test]
+fn a_host_without_an_address_is_named_also_if_the_last_program_of_a_pipe_succeeds() {
+    let stand = stand(&[
+        "curl -sS https://nowhere.invalid/ 2>&1 | head -1",
+        "curl -s https://nowhere.invalid/ | head -1",
+        "curl -s http://nowhere.invalid/ | head -1",
+    ]);
+    let settings = json!({"sandbox": {"network": {"allowedDomains": ["nowhere.invalid"]}}}).to_string();
+    let results = results(&stand, &["--allowedTools", "Bash", "--settings", &settings]);
+    let told = "[cannot resolve nowhere.invalid";
+    assert!(results.iter().all(|result| result.contains(told)), "{results:?}");
+    assert!(results[2].starts_with("decurion: cannot resolve nowhere.invalid"), "{results:?}");
 }
 
 #[test]
@@ -284,6 +303,26 @@ fn a_rule_that_holds_a_whole_command_lets_it_write_the_file_that_it_names() {
     assert_ne!(fs::read_to_string(target).unwrap(), "old\n", "{results:?}");
 }
 
+/// Files of the home folder that programs run or are configured by.
+#[test]
+fn a_rule_that_holds_a_whole_command_opens_nothing_that_programs_start() {
+    let names =
+        [".local/bin/ls", "bin/ls", ".cshrc", ".config/autostart/x", ".config/fish/config.fish", ".notes"];
+    let commands = names.map(|name| format!("cp a.txt ../home/{name}"));
+    let stand = stand(&commands.each_ref().map(String::as_str));
+    let path = |name: &str| stand.home.home().join(name);
+    for name in names {
+        fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+        fs::write(path(name), "old\n").unwrap();
+    }
+    // The usual settings of a test let commands write in the home folder.
+    fs::write(path(".claude/settings.json"), "{}").unwrap();
+    let rules = commands.map(|command| format!("Bash({command})")).join(",");
+    let results = self::results(&stand, &["--allowedTools", &rules]);
+    let written = |name: &&str| fs::read_to_string(path(name)).unwrap() != "old\n";
+    assert_eq!(names.iter().filter(|name| written(name)).collect::<Vec<_>>(), [&".notes"], "{results:?}");
+}
+
 #[test]
 fn a_rule_that_holds_a_whole_command_lets_it_make_the_file_that_it_names_in_every_mode_but_plan() {
     for (mode, made) in [("dontAsk", true), ("default", true), ("plan", false)] {
@@ -401,4 +440,237 @@ fn an_agent_whose_command_gives_up_a_connection_no_longer_waits_for_an_answer() 
     let told = next(&mut run, is_output).to_string();
     assert!(told.contains("running") && !told.contains("a person's answer"), "{told}");
     next(&mut run, |line| line["type"] == "result");
+}
+
+/// The first Yes could not help there, and a second question followed.
+#[test]
+fn one_yes_is_enough_for_what_plainly_has_to_leave_the_sandbox() {
+    let commands = [
+        "mkdir -p ../out/other && touch ../out/other/x",
+        "mv b.txt ../out/",
+        "git remote add origin https://example.com/x.git",
+        "rm ../out/old",
+    ];
+    let stand = stand(&commands);
+    let (work, out) = (stand.home.work(), stand.home.path().join("out"));
+    finished(stand.home.program("git").args(["init", "-q"]));
+    let settings = || fs::read_to_string(work.join(".git/config")).unwrap();
+    fs::write(out.join("old"), "").unwrap();
+    // The control: without a Yes nothing happens.
+    let no = json!({"behavior": "deny", "message": "no"});
+    let (asked, results) = led(&stand, &[], &[no]);
+    assert_eq!(asked.len(), commands.len(), "{asked:?} {results:?}");
+    assert!(names(&out) == ["old"] && !settings().contains("origin"), "{results:?}");
+    let whole = "Run all of it without the sandbox, with all your rights?";
+    for (question, path) in asked.iter().zip(["/out/other", "/out/b.txt", "/.git/config", "/out/old"]) {
+        let reason = question["decision_reason"].as_str().unwrap();
+        assert!(reason.contains(path) && reason.ends_with(whole), "{question}");
+        assert_eq!(question["input"]["dangerouslyDisableSandbox"], true, "{question}");
+        assert!(question["permission_suggestions"].as_array().is_none_or(Vec::is_empty), "{question}");
+    }
+    let (asked, results) = led(&stand, &[], &[yes()]);
+    assert_eq!(asked.len(), commands.len(), "{asked:?} {results:?}");
+    assert_eq!(names(&out), ["b.txt", "other"], "{results:?}");
+    assert!(out.join("other/x").exists() && settings().contains("origin"), "{results:?}");
+}
+
+#[test]
+fn what_does_more_than_change_files_or_is_denied_is_not_offered_to_leave_the_sandbox_at_once() {
+    let commands = [
+        "mkdir -p ../out/made && perl -e 1",
+        "mkdir -p ../out/$HOME",
+        "git -c core.pager=./x remote add origin https://example.com/x.git",
+        "git remote add origin https://example.com/x.git",
+        "mkdir ../out/denied/made",
+    ];
+    let stand = stand(&commands);
+    finished(stand.home.program("git").args(["init", "-q"]));
+    let denied = format!("Edit(/{}/out/denied/**)", stand.home.path().display());
+    let no = json!({"behavior": "deny", "message": "no"});
+    let (asked, results) = led(&stand, &["--disallowedTools", &format!("Edit(.git/config),{denied}")], &[no]);
+    assert!(asked.iter().all(|asked| asked["input"]["dangerouslyDisableSandbox"].is_null()), "{asked:?}");
+    assert!(results[4].contains(&denied), "{results:?}");
+}
+
+#[test]
+fn settings_of_a_repository_that_commands_made_are_changed_in_the_sandbox() {
+    let add = "git -C r remote add origin https://example.com/x.git";
+    let stand = stand(&["git init -q r", add]);
+    let (asked, results) = led(&stand, &[], &[yes()]);
+    assert!(asked.iter().any(|asked| asked["input"]["command"] == add), "{asked:?}");
+    assert!(asked.iter().all(|asked| asked["input"]["dangerouslyDisableSandbox"].is_null()), "{asked:?}");
+    let settings = fs::read_to_string(stand.home.work().join("r/.git/config")).unwrap();
+    assert!(settings.contains("origin"), "{results:?}");
+}
+
+/// What git would run there, it would run without the sandbox.
+#[test]
+fn git_is_not_offered_to_leave_the_sandbox_where_it_could_run_a_program() {
+    let stand = stand(&["git remote add origin https://example.com/x.git"]);
+    finished(stand.home.program("git").args(["init", "-q"]));
+    let settings = stand.home.work().join(".git/config");
+    let text = fs::read_to_string(&settings).unwrap();
+    fs::write(&settings, format!("{text}[core]\n\tfsmonitor = ./x\n")).unwrap();
+    let no = json!({"behavior": "deny", "message": "no"});
+    let (asked, _) = led(&stand, &[], &[no]);
+    let [question] = asked.as_slice() else { panic!("{asked:?}") };
+    assert!(question["decision_reason"].to_string().contains("core.fsmonitor"), "{question}");
+    assert!(question["input"]["dangerouslyDisableSandbox"].is_null(), "{question}");
+}
+
+#[test]
+fn with_landlock_alone_a_question_names_the_key_that_a_yes_shows() {
+    let stand = stand(&["cat ~/.ssh/key"]);
+    fs::create_dir_all(stand.home.home().join(".ssh")).unwrap();
+    fs::write(stand.home.home().join(".ssh/key"), "first-file").unwrap();
+    let program = stand.landlock_alone().args(LED);
+    let (asked, results) = led_by(program, &[yes()]);
+    let [question] = asked.as_slice() else { panic!("{asked:?} {results:?}") };
+    let told = format!("private files are in {}/.ssh/key", stand.home.home().display());
+    assert!(question["decision_reason"].as_str().unwrap().contains(&told), "{question}");
+    assert_eq!(results, ["first-file"]);
+}
+
+#[test]
+fn a_question_says_how_many_keys_it_does_not_name() {
+    let stand = stand(&["cat ~/.ssh/k1 ~/.ssh/k2 ~/.ssh/k3 ~/.ssh/k4 ~/.ssh/k5"]);
+    fs::create_dir_all(stand.home.home().join(".ssh")).unwrap();
+    for name in ["k1", "k2", "k3", "k4", "k5"] {
+        fs::write(stand.home.home().join(".ssh").join(name), name).unwrap();
+    }
+    let (asked, results) = led(&stand, &[], &[yes()]);
+    let reason = asked[0]["decision_reason"].as_str().unwrap();
+    assert!(reason.contains(".ssh/k3 and 2 more; commands see it only if you say Yes"), "{reason}");
+    assert_eq!(results, ["k1k2k3k4k5"]);
+}
+
+#[test]
+fn a_yes_to_a_command_that_names_a_key_shows_it_to_that_command_alone() {
+    let read = "perl -e 'print -e qq($ENV{HOME}/.ssh/key) ? q(seen) : q(hidden)'";
+    let commands =
+        ["cat ~/.ssh/key", read, "cat ~/.netrc", "cat ~/.aws/*", "cat ../.decurion/x", "cat ~/.ssh/key"];
+    let stand = stand(&commands);
+    let home = stand.home.home();
+    for (file, text) in [(".ssh/key", "first-file"), (".netrc", "second-file"), (".aws/config", "third-file")]
+    {
+        fs::create_dir_all(home.join(file).parent().unwrap()).unwrap();
+        fs::write(home.join(file), text).unwrap();
+    }
+    fs::write(stand.home.state().join("x"), "own-file").unwrap();
+    let no = json!({"behavior": "deny", "message": "no"});
+    let (asked, results) = led(&stand, &["--allowedTools", "Bash(perl:*)"], &[yes(), yes(), yes(), no]);
+    assert_eq!(asked.len(), 4, "{asked:?} {results:?}");
+    for (question, file) in asked.iter().zip([".ssh/key", ".netrc", ".aws", ".ssh/key"]) {
+        let told = format!("Keys or other private files are in {}", home.join(file).display());
+        let reason = question["decision_reason"].as_str().unwrap();
+        assert!(reason.contains(&told) && reason.contains("only if you say Yes"), "{question}");
+        assert!(question["permission_suggestions"].as_array().is_none_or(Vec::is_empty), "{question}");
+        assert!(question["input"]["dangerouslyDisableSandbox"].is_null(), "{question}");
+    }
+    assert_eq!(results[..4], ["first-file", "hidden", "second-file", "third-file"], "{results:?}");
+    assert!(results[4].contains("belongs to Decurion and is hidden from every command"), "{results:?}");
+    // What a rule denies is no question.
+    let (asked, results) = led(&stand, &["--disallowedTools", "Read(~/.ssh/**),Read(~/.netrc)"], &[yes()]);
+    assert!(results[0].contains("Read(~/.ssh/**)") && results[2].contains("Read(~/.netrc)"), "{results:?}");
+    assert!(!asked.iter().any(|asked| asked["decision_reason"].to_string().contains("/.ssh")), "{asked:?}");
+}
+
+#[test]
+fn a_question_about_reading_a_key_says_that_it_is_one() {
+    let stand =
+        Stand::new("when turn=1\n  call Read {\"file_path\": \"~/.ssh/key\"}\nwhen\n  say \"done\"\n");
+    fs::create_dir_all(stand.home.home().join(".ssh")).unwrap();
+    fs::write(stand.home.home().join(".ssh/key"), "first-file\n").unwrap();
+    let (asked, results) = led(&stand, &[], &[yes()]);
+    assert_eq!(asked.len(), 1, "{asked:?} {results:?}");
+    assert!(
+        asked[0]["decision_reason"].to_string().contains("Keys or other private files are in"),
+        "{asked:?}"
+    );
+    assert!(asked[0]["permission_suggestions"].as_array().is_none_or(Vec::is_empty), "{asked:?}");
+    assert!(results[0].contains("first-file"), "{results:?}");
+}
+
+#[test]
+fn a_question_about_a_loop_names_the_path_outside_that_it_writes() {
+    let commands =
+        ["for i in 1 2; do echo $i > /no-such-orchard/x; done", "for i in 1 2; do echo x > ../out/$i; done"];
+    let stand = stand(&commands);
+    let no = json!({"behavior": "deny", "message": "no"});
+    let (asked, _) = led(&stand, &[], &[no]);
+    let reasons: Vec<&str> = asked.iter().map(|asked| asked["decision_reason"].as_str().unwrap()).collect();
+    let outside = "it writes outside the working directory";
+    assert!(reasons[0].starts_with(&format!("{outside}: /no-such-orchard/x")), "{reasons:?}");
+    assert!(reasons[1].starts_with("where it redirects to is not known, ../out/$i"), "{reasons:?}");
+}
+
+#[test]
+fn results_name_what_was_refused_where_programs_report_it_vaguely() {
+    let docker = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: \
+                  dial unix /var/run/docker.sock: socket: operation not permitted";
+    let commands =
+        [format!("for i in 1; do echo '{docker}' >&2; done; exit 1"), "chmod u+s b.txt".to_owned()];
+    let stand = stand(&commands.each_ref().map(String::as_str));
+    let results = results(&stand, &["--allowedTools", "Bash"]);
+    assert!(results[0].contains("docker is not reachable from the sandbox"), "{results:?}");
+    assert!(results[0].contains("add \"docker\" to the setting sandbox.excludedCommands"), "{results:?}");
+    assert!(results[1].contains("The sandbox refused chmod u+s: no command in it can set"), "{results:?}");
+    assert!(!results[1].contains("may be the reason"), "{results:?}");
+}
+
+#[test]
+fn a_script_that_renames_or_removes_what_a_rule_denies_to_edit_is_told_the_rule() {
+    let scripts = [
+        ("os.rename('fixed.txt', 'c.txt')", "fixed.txt"),
+        ("os.rename('b.txt', 'fixed.txt')", "fixed.txt"),
+        ("os.remove('fixed.txt')", "fixed.txt"),
+        ("os.rename('fixed/x', 'y')", "fixed"),
+        ("os.rename('b.txt', 'fixed/x')", "fixed"),
+        ("os.rename('fixed', 'moved')", "fixed"),
+        ("os.chmod('fixed.txt', 0o600)", "fixed.txt"),
+    ];
+    let commands: Vec<String> = (0..scripts.len()).map(|index| format!("python3 run{index}.py")).collect();
+    let stand = stand(&commands.iter().map(String::as_str).collect::<Vec<_>>());
+    let work = stand.home.work();
+    fs::create_dir(work.join("fixed")).unwrap();
+    for file in ["fixed.txt", "fixed/x"] {
+        fs::write(work.join(file), "").unwrap();
+    }
+    for (index, (code, _)) in scripts.iter().enumerate() {
+        fs::write(work.join(format!("run{index}.py")), format!("import os\n{code}\n")).unwrap();
+    }
+    let rules = ["--allowedTools", "Bash(python3:*)", "--disallowedTools", "Edit(fixed.txt),Edit(fixed/**)"];
+    let results = results(&stand, &rules);
+    for (result, (code, path)) in results.iter().zip(scripts) {
+        let rule = if path == "fixed" { "Edit(fixed/**)" } else { "Edit(fixed.txt)" };
+        let told = format!("read-only for commands by the rule {rule}");
+        assert!(result.contains(&told), "{code}: {result}");
+    }
+}
+
+/// The commands' own `/tmp` is removed at the end.
+#[test]
+fn what_commands_make_beside_a_project_below_tmp_is_told_once() {
+    let commands = ["mkdir ../beside", "touch ../beside/x", "perl -e 'mkdir q(../another)'"];
+    for (deep, opened, told) in [(true, false, 1), (false, false, 1), (true, true, 0)] {
+        let stand = stand(&commands);
+        let above = tempfile::tempdir_in("/tmp").unwrap();
+        let project = if deep { above.path().join("project") } else { above.path().to_owned() };
+        fs::create_dir_all(&project).unwrap();
+        let writable: &[&str] = if opened { &[above.path().to_str().unwrap()] } else { &[] };
+        let settings = json!({"sandbox": {"filesystem": {"allowWrite": writable}}}).to_string();
+        let run = stand.decurion().cwd(&project).args([
+            "-p",
+            "go",
+            "--allowedTools",
+            "Bash",
+            "--settings",
+            &settings,
+        ]);
+        let results = crate::sandbox::told(&stand, run);
+        let sentence = "is in the /tmp that commands have of their own";
+        assert_eq!(results.concat().matches(sentence).count(), told, "{deep} {results:?}");
+        assert_eq!(results[0].contains(sentence), told == 1, "{deep} {results:?}");
+        assert_eq!(project.parent().unwrap().join("beside").exists(), opened, "{results:?}");
+    }
 }

@@ -216,7 +216,7 @@ fn what_a_command_claims_was_refused_is_told_as_its_claim() {
     let stand =
         self::stand(&["for f in 1; do echo 'please allow this: Read-only file system'; done; exit 1"]);
     let asked = questions(&stand, &[]);
-    assert!(asked[0].contains("the command reports, unverified, that it tried to write"), "{asked:?}");
+    assert!(asked[0].contains("the command printed that it tried to write"), "{asked:?}");
 }
 
 #[test]

@@ -48,6 +48,12 @@ impl Stand {
             .env("ANTHROPIC_API_KEY", decurion_testkit::proc::canary::PROVIDER_KEY)
     }
 
+    /// The program where Landlock alone is left: in a user namespace in which no further namespaces can be made.
+    pub fn landlock_alone(&self) -> Program {
+        let script = "for kind in user mnt net pid; do echo 0 > /proc/sys/user/max_${kind}_namespaces; done; exec \"$@\"";
+        self.decurion_through("unshare").args(["-Ur", "sh", "-c", script, "sh", DECURION])
+    }
+
     /// The program, asking this model in the other dialect.
     pub fn decurion_openai(&self) -> Program {
         self.home

@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use crate::stand::{DECURION, LIMIT, finished};
+use crate::stand::{DECURION, LIMIT, Stand, finished};
 
 const ID: &str = "11111111-2222-4333-8444-555555555555";
 const OTHER: &str = "22222222-2222-4333-8444-555555555555";
@@ -755,4 +755,18 @@ fn a_task_whose_session_ends_first_is_said_to_be_lost() {
     let run = following.finish(LIMIT).unwrap();
     assert!(run.errors.ends_with("a0123456789abcdef had not ended when its session did\n"), "{run:?}");
     assert_eq!(run.ending.code(), 7);
+}
+
+#[test]
+fn a_run_that_waits_for_a_command_in_the_background_says_so_on_standard_error() {
+    let stand = Stand::new(
+        "when agent=main turn=1\n  call Bash {\"command\": \"sleep 1000\", \"run_in_background\": true}\n\
+         when\n  say \"done\"\n",
+    );
+    let run = stand.run(&["-p", "go", "--settings", "{\"print\": {\"backgroundWait\": 1}}"]);
+    assert!(run.output().trim().ends_with("done"), "{run:?}");
+    assert!(!run.output().contains("waiting"), "{run:?}");
+    let told = "decurion: waiting up to 1 s for a command in the background: sleep 1000 (Ctrl-C ends it; the setting \
+                print.backgroundWait changes the time)";
+    assert_eq!(run.errors.matches(told).count(), 1, "{run:?}");
 }

@@ -91,16 +91,16 @@ fn a_change_is_in_the_file_of_its_source() {
         seen.push_str(&format!("--- {file}\n{}", read(&stage, file)));
     }
     expect![[r#"
-        project/.decurion/settings.local.json (it holds in later sessions once the folder is trusted as it is now (`decurion trust`))
-        project/.decurion/settings.local.json (it holds in later sessions once the folder is trusted as it is now (`decurion trust`))
+        project/.decurion/settings.local.json (later sessions use it once you trust the folder again with `decurion trust`)
+        project/.decurion/settings.local.json (later sessions use it once you trust the folder again with `decurion trust`)
         home/.decurion/settings.json
         home/.decurion/settings.json
         home/.decurion/settings.json
         not kept: a mode that asks nobody is not made the usual one by an answer; write it by hand if that is meant
         project/.decurion/settings.json
         project/.decurion/settings.local.json
-        project/.decurion/settings.local.json (it holds in later sessions once the folder is trusted as it is now (`decurion trust`))
-        project/.decurion/settings.local.json (it holds in later sessions once the folder is trusted as it is now (`decurion trust`))
+        project/.decurion/settings.local.json (later sessions use it once you trust the folder again with `decurion trust`)
+        project/.decurion/settings.local.json (later sessions use it once you trust the folder again with `decurion trust`)
         project/.decurion/settings.local.json
         not kept: there is no settings file of ours for this here (it is for the session alone)
         --- home/.decurion/settings.json
@@ -136,13 +136,17 @@ fn trust_goes_on_with_what_its_owner_adds() {
     let rule =
         |stage: &Stage| stage.load().rules.set.allow.iter().map(ToString::to_string).collect::<Vec<_>>();
     let stage = Stage::new().file("project/.claude/settings.json", r#"{"permissions": {"allow": ["Glob"]}}"#);
-    assert!(keep(&stage, RuleSource::LocalSettings, &add(&["Read"])).contains("once the folder is trusted"));
+    assert!(
+        keep(&stage, RuleSource::LocalSettings, &add(&["Read"])).contains("once you trust the folder again")
+    );
     assert_eq!(rule(&stage), Vec::<String>::new());
     trust(&stage);
     assert_eq!(keep(&stage, RuleSource::LocalSettings, &add(&["Edit"])), LOCAL);
     assert_eq!(rule(&stage), ["Glob", "Read", "Edit"]);
     write(&stage.project.join(".claude/settings.json"), r#"{"permissions": {"allow": ["Bash"]}}"#);
-    assert!(keep(&stage, RuleSource::LocalSettings, &add(&["Grep"])).contains("once the folder is trusted"));
+    assert!(
+        keep(&stage, RuleSource::LocalSettings, &add(&["Grep"])).contains("once you trust the folder again")
+    );
     assert_eq!(rule(&stage), Vec::<String>::new());
 }
 

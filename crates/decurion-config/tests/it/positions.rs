@@ -118,7 +118,7 @@ fn the_same_mistake_is_found_in_every_file() {
 }
 
 #[test]
-fn unknown_keys_are_named_in_our_files_only() {
+fn unknown_keys_are_named_and_in_files_of_others_only_misspelt_ones() {
     let json = "{\n  \"modle\": 1,\n  \"permissions\": {\"alow\": []},\n  \"$schema\": \"x\", \"spinnerWord\": {}\n}";
     for ours in ["home/.decurion/settings.json", "project/.decurion/settings.json", "managed.json"] {
         let stage = Stage::new().file(ours, json);
@@ -126,14 +126,19 @@ fn unknown_keys_are_named_in_our_files_only() {
         assert_eq!(
             stage.warnings(&loaded),
             [
-                format!("{ours}:2:3: unknown key: modle"),
-                format!("{ours}:3:19: unknown key: permissions.alow"),
+                format!("{ours}:2:3: unknown key: modle (did you mean model?)"),
+                format!("{ours}:3:19: unknown key: permissions.alow (did you mean allow?)"),
                 format!("{ours}:4:19: unknown key: spinnerWord"),
             ]
         );
     }
     for theirs in ["home/.claude/settings.json", "project/.claude/settings.local.json"] {
-        assert_eq!(Stage::new().file(theirs, json).load().warnings, [], "{theirs}");
+        let stage = Stage::new().file(theirs, json);
+        let likely = [
+            format!("{theirs}:2:3: unknown key: modle (did you mean model?)"),
+            format!("{theirs}:3:19: unknown key: permissions.alow (did you mean allow?)"),
+        ];
+        assert_eq!(stage.warnings(&stage.load()), likely);
     }
 }
 
@@ -150,11 +155,17 @@ fn unknown_keys_of_the_sandbox_are_errors_where_they_could_loosen_it() {
         for file in ["home/.decurion/settings.json", "managed.json"] {
             assert_eq!(Stage::new().file(file, json).error(), format!("{file}{told}"));
         }
-        // A repository does not decide whether the program starts; the ecosystem's files have keys of their own.
+        // A repository does not decide whether the program starts.
         let stage = Stage::new().file("project/.decurion/settings.json", json);
         let warned = stage.warnings(&stage.load());
         assert_eq!(warned.len(), 1, "{warned:?}");
-        assert_eq!(Stage::new().file("home/.claude/settings.json", json).load().warnings, []);
+        // The ecosystem's files have keys of their own.
+        let stage = Stage::new().file("home/.claude/settings.json", json);
+        if told.contains("did you mean") {
+            assert_eq!(stage.error(), format!("home/.claude/settings.json{told}"));
+        } else {
+            assert_eq!(stage.load().warnings, []);
+        }
     }
 }
 

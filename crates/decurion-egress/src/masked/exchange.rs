@@ -16,6 +16,7 @@ use hyper::header::{
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
+use rustls::CertificateError;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -61,7 +62,7 @@ pub(crate) async fn carry(
         Ok(server) => server,
         Err(error) => {
             // The client's TLS stands, so it can be told why there is no server.
-            let exchange = exchange(Err(format!("cannot open TLS to {host}: {error}")));
+            let exchange = exchange(Err(format!("cannot open TLS to {host}: {}", why_not(&error))));
             return serve(client, &exchange, std::future::pending()).await;
         }
     };
@@ -69,6 +70,40 @@ pub(crate) async fn carry(
     let (sender, upstream) =
         builder.max_buf_size(HEAD_MAX).handshake(TokioIo::new(server)).await.map_err(io::Error::other)?;
     serve(client, &exchange(Ok(sender)), upstream).await
+}
+
+/// Why there is no TLS with a server.
+fn why_not(error: &io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let Some(rustls::Error::InvalidCertificate(problem)) = inner else { return error.to_string() };
+    match problem {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate has expired".to_owned()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet".to_owned()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "its certificate is for another name".to_owned()
+        }
+        CertificateError::Revoked => "its certificate is revoked".to_owned(),
+        problem if is_self_signed(problem) => {
+            "its certificate is self-signed, or signed by an authority that this system does not trust; to trust it, \
+             start Decurion with SSL_CERT_FILE naming a file that has this certificate besides those of the system"
+                .to_owned()
+        }
+        _ => "its certificate cannot be verified".to_owned(),
+    }
+}
+
+/// Whether no known authority has signed a certificate. One that is an authority and a server's at once, as `openssl req
+/// -x509` makes them, is reported in the words of the library that verifies.
+fn is_self_signed(problem: &CertificateError) -> bool {
+    match problem {
+        CertificateError::UnknownIssuer => true,
+        CertificateError::Other(other) => other.to_string().contains("CaUsedAsEndEntity"),
+        _ => false,
+    }
 }
 
 /// Answers requests until one side has had enough.

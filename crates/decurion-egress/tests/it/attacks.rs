@@ -287,6 +287,16 @@ fn tls() -> Vec<Case> {
             tunnel(8443, &hello(Some("evil.com"))),
             tunnel(8443, &right()),
         ),
+        case(
+            "alert before a hello for another host on another port",
+            tunnel(8443, &[vec![21, 3, 1, 0, 2, 1, 90], hello(Some("evil.com"))].concat()),
+            tunnel(8443, &right()),
+        ),
+        case(
+            "empty data before a hello for another host on another port",
+            tunnel(8443, &[vec![23, 3, 1, 0, 0], hello(Some("evil.com"))].concat()),
+            tunnel(8443, &right()),
+        ),
         case("hello for no host on another port", tunnel(8443, &hello(None)), tunnel(8443, &right())),
         case(
             "hello for another host by SOCKS",
@@ -506,7 +516,7 @@ async fn hosts_that_are_not_allowed_are_not_reached() {
 
 #[tokio::test]
 async fn a_tunnel_leads_only_to_the_name_that_was_decided_about() {
-    check(tls(), 17).await;
+    check(tls(), 19).await;
 }
 
 #[tokio::test]

@@ -11,12 +11,15 @@ use decurion_protocol::{AskedBy, Decision, Event, Mode, Profile, ToolContent, To
 use decurion_tools::ToolContext;
 use serde_json::Value;
 
-use super::{Bench, Call, Leave, Permit, Work, ask, now};
+use super::foreseen::may_leave;
+use super::{Bench, Call, Leave, Permit, Why, Work, ask, now};
 use crate::audit;
 use crate::bounds;
 use crate::egress::Pass;
 use crate::journal::JournalLost;
-use crate::sandbox::{Compiled, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, Wanted, hints, may_tell};
+use crate::sandbox::{
+    Compiled, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, Wanted, hints, hints::is_temporary, may_tell,
+};
 
 /// Runs a call in its sandbox. A command that the sandbox kept from something says so.
 pub(super) async fn sandboxed(
@@ -56,6 +59,7 @@ async fn confined_run(
     let Some(mut confined) = confined else { return Ok((output, None)) };
     remove_unwritten(std::mem::take(&mut confined.made)).await;
     tidy(bench, &mut output).await;
+    tell_what_is_lost(bench, leave, &mut output).await;
     confined.explain_failures(&mut output);
     let Findings { hints, refused } = confined.look(bench, work, &output, leave, profile).await;
     for hint in hints {
@@ -95,19 +99,21 @@ fn not_started(reason: &str) -> ToolOutput {
 
 /// Whether a person can be asked to let a command do more than its sandbox does.
 fn may_ask(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, remedy: Remedy) -> bool {
-    let maker = bench.ports.equipment.sandbox.as_ref();
-    let asks = !matches!(leave.policy.mode, Mode::Plan | Mode::DontAsk | Mode::BypassPermissions)
-        && !bench.ports.cancel.is_cancelled();
-    let outside = maker.is_some_and(|maker| maker.settings().allows_outside)
-        && bench.spec.definition.sandbox.is_empty();
+    let mode = leave.policy.mode;
+    if bench.ports.cancel.is_cancelled() {
+        return false;
+    }
+    if remedy == Remedy::Outside {
+        return may_leave(bench, mode);
+    }
     // What only reads had no effect. Anything else has run, perhaps with effects, and only a person says whether it runs
     // again.
     let stand_in = bench.ports.permission_tool.is_some();
-    let answered = match (profile, remedy) {
-        (Some(Profile::ReadOnly), Remedy::UsualRights) => now(bench).answers || stand_in,
+    let answered = match profile {
+        Some(Profile::ReadOnly) => now(bench).answers || stand_in,
         _ => now(bench).answers && !stand_in,
     };
-    asks && answered && (remedy != Remedy::Outside || outside)
+    answered && !matches!(mode, Mode::Plan | Mode::DontAsk | Mode::BypassPermissions)
 }
 
 /// Undoes what the kernel could not stop, beside the runtime.
@@ -117,6 +123,18 @@ async fn tidy(bench: &Bench<'_>, output: &mut ToolOutput) {
     };
     let tidied = tokio::task::spawn_blocking(move || maker.tidy()).await;
     if let Ok(Some(text)) = tidied {
+        output.content = ToolContent::Text(format!("{}\n[{text}]", output.content.text()));
+    }
+}
+
+/// Says once what commands have made beside the project that is gone at the end, beside the runtime.
+async fn tell_what_is_lost(bench: &Bench<'_>, leave: &Leave, output: &mut ToolOutput) {
+    let around = leave.policy.around.clone();
+    let in_tmp = around.places().any(is_temporary);
+    let Some(maker) = bench.ports.equipment.sandbox.clone().filter(|_| in_tmp) else { return };
+    let seen = leave.seen.clone();
+    let lost = tokio::task::spawn_blocking(move || maker.lost_beside(&around, &seen)).await;
+    if let Ok(Some(text)) = lost {
         output.content = ToolContent::Text(format!("{}\n[{text}]", output.content.text()));
     }
 }
@@ -137,14 +155,23 @@ async fn widened(
         // Whoever answers for a person sees what is asked.
         ready.call.input["dangerouslyDisableSandbox"] = Value::Bool(true);
     }
-    let permit = ask(bench, &ready, &work.call.name, decision, seen, (AskedBy::Other, None)).await?;
+    let permit = ask(
+        bench,
+        &ready,
+        &work.call.name,
+        decision,
+        seen,
+        Why { asked_by: AskedBy::Other, blocked: None, once: true, shows: Vec::new() },
+    )
+    .await?;
     audit::record(bench, &work.call.id, &work.call.name, &leave.seen, permit.decided()).await?;
     let unchanged = |input: &Option<Value>| {
         input.as_ref().is_none_or(|input| *input == work.input || *input == ready.call.input)
     };
     match permit {
-        Permit::Granted { decision, by, input, under, .. } if unchanged(&input) => {
-            let leave = Leave::new(bench, &under, leave.seen.clone(), by);
+        // This question named what was refused, and no secret.
+        Permit::Granted { decision, by, input, under, shows, .. } if unchanged(&input) => {
+            let leave = Leave::new(bench, &under, leave.seen.clone(), by, shows);
             let text = refusal.notice(remedy);
             let notice = Event::Notice { level: "info".to_owned(), text };
             bench.ports.journal.write(&bench.ports.who, vec![notice]).await?;
@@ -178,6 +205,7 @@ impl Leave {
         };
         let rules = Arc::clone(&self.policy.rules);
         let (policy, seen, opens) = (self.policy.clone(), self.seen.clone(), self.opens.clone());
+        let shows = self.shows.clone();
         // What the settings exempt is not exempt from what a definition takes away.
         let environment = Arc::clone(&bench.ports.equipment.environment);
         let environment = Some(environment).filter(|_| limits.is_empty());
@@ -188,7 +216,7 @@ impl Leave {
             let compiled = maker.compile(
                 &policy,
                 profile,
-                Wanted { seen: &seen, opens: &opens },
+                Wanted { seen: &seen, opens: &opens, shows: &shows },
                 environment.as_deref(),
             );
             let Compiled { mut sandbox, environment, .. } = compiled.map_err(|error| error.to_string())?;
@@ -247,10 +275,11 @@ impl Confined {
         ToolContext { sandbox: sandbox.clone(), held, environment: environment.into(), ..cx }
     }
 
-    /// Adds to what a model reads of a failed command which hosts could not be reached, and that no rule is the reason.
+    /// Adds to what a model reads which hosts could not be reached, and that no rule is the reason. A command that ended
+    /// well may have lost it, as in `curl … | head`.
     fn explain_failures(&self, output: &mut ToolOutput) {
         let failed = self.failed();
-        if output.is_error && !failed.is_empty() {
+        if !failed.is_empty() {
             let (said, failed) = (output.content.text(), failed.join("; "));
             let text = format!("{said}\n[{failed}. The sandbox lets the command reach the host.]");
             output.content = ToolContent::Text(text);
@@ -307,8 +336,11 @@ impl Confined {
             let loopback = has_own_network && output.is_error && !failed;
             let loopback = loopback.then(|| hints::own_loopback(&printed, &command)).flatten();
             let missing = output.is_error.then(|| hints::missing_folder(&printed, &settings.writable));
-            let hints = loopback.into_iter().chain(missing.flatten()).collect();
+            let set_id = output.is_error.then(|| hints::set_id_bit(&printed, &command)).flatten();
             let refused = maker.refused(&output, &hosts, &sandbox, (&policy, profile, &seen));
+            // Then it is known what was refused.
+            let refused = refused.filter(|(refusal, _)| set_id.is_none() || refusal.is_verified());
+            let hints = loopback.into_iter().chain(missing.flatten()).chain(set_id).collect();
             Findings { hints, refused }
         };
         let Findings { hints, refused } = tokio::task::spawn_blocking(look).await.unwrap_or_default();

@@ -20,14 +20,24 @@ pub(crate) fn led_to(folder: &Utf8Path, home: Option<&Utf8Path>) -> Vec<Utf8Path
         Named::Hooks(path) | Named::Settings(path) | Named::Program(path) => path,
     });
     let named = paths.map(|path| path.canonicalize_utf8().unwrap_or(path));
-    named.chain(linked_from(folder, &git)).collect()
+    named.chain(linked_from(folder, &git, home)).collect()
 }
 
-/// The same of links alone.
-pub(crate) fn linked_from(folder: &Utf8Path, git: &[Utf8PathBuf]) -> Vec<Utf8PathBuf> {
+/// The same of links alone, also of those that the user's own settings are: whoever keeps them in a repository of
+/// dotfiles, and works there, has them in the working directory.
+pub(crate) fn linked_from(
+    folder: &Utf8Path,
+    git: &[Utf8PathBuf],
+    home: Option<&Utf8Path>,
+) -> Vec<Utf8PathBuf> {
     let settings =
         settings_in(folder).chain(git.iter().flat_map(|git| [git.join("hooks"), git.join("config")]));
     let mut found = Vec::new();
+    for path in home.into_iter().flat_map(settings_of_user) {
+        if footprint::name(&path).is_ok_and(|found| found.file_type().is_symlink()) {
+            found.extend(footprint::place(&path));
+        }
+    }
     let (mut waiting, mut seen): (Vec<_>, usize) = (settings.map(|path| (path, 0)).collect(), 0);
     while let Some((path, depth)) = waiting.pop() {
         seen += 1;
@@ -39,4 +49,28 @@ pub(crate) fn linked_from(folder: &Utf8Path, git: &[Utf8PathBuf]) -> Vec<Utf8Pat
         }
     }
     found
+}
+
+/// The files and folders in a home folder that Decurion, tools like it and git read their settings from.
+fn settings_of_user(home: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> {
+    const FOLDERS: [&str; 2] = [".claude", ".decurion"];
+    const NAMES: [&str; 12] = [
+        "AGENTS.md",
+        "CLAUDE.md",
+        "agents",
+        "bin",
+        "commands",
+        "hooks",
+        "keys.json",
+        "mcp.json",
+        "plugins",
+        "settings.json",
+        "settings.local.json",
+        "skills",
+    ];
+    const OTHERS: [&str; 6] =
+        [".claude", ".claude.json", ".config/git", ".config/git/config", ".decurion", ".gitconfig"];
+    let inner = FOLDERS.into_iter().flat_map(|folder| NAMES.map(|name| format!("{folder}/{name}")));
+    let all: Vec<Utf8PathBuf> = inner.chain(OTHERS.map(str::to_owned)).map(|name| home.join(name)).collect();
+    all.into_iter()
 }

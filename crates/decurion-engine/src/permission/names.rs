@@ -1,8 +1,8 @@
 //! Whether a rule names a tool. Takes the name in a rule and the names of the tools, gives what is wrong with it.
 
+use decurion_protocol::nearest;
 use decurion_tools::{alias, builtin};
 
-use crate::skill::nearest;
 use crate::{asking, mcp};
 
 /// Tools that the engine brings, beside those of the tool set.
@@ -22,9 +22,18 @@ const FOREIGN: [&str; 8] = [
     "WebSearch",
 ];
 
+/// The name of a tool that there is not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no such tool: {name}{}", near.as_ref().map(|near| format!(" (did you mean {near}?)")).unwrap_or_default())]
+pub struct UnknownTool {
+    name: String,
+    /// The tool that may be meant.
+    pub near: Option<String>,
+}
+
 /// Why a rule for this tool would never match, if so; `further` are tools beside the built-in ones. Tools of MCP servers
 /// are known by their prefix, since a server may start later.
-pub fn unknown_tool(name: &str, further: &[&str]) -> Option<String> {
+pub fn unknown_tool(name: &str, further: &[&str]) -> Option<UnknownTool> {
     let is_pattern = name.contains('*') || mcp::is_servers(name);
     if is_pattern || alias::is_alias(name) || FOREIGN.contains(&name) {
         return None;
@@ -36,8 +45,6 @@ pub fn unknown_tool(name: &str, further: &[&str]) -> Option<String> {
     if known.contains(&name) {
         return None;
     }
-    Some(match nearest(name, known.into_iter()).first() {
-        Some(near) => format!("no such tool: {name} (did you mean {near}?)"),
-        None => format!("no such tool: {name}"),
-    })
+    let near = nearest(name, known.into_iter()).into_iter().next().map(str::to_owned);
+    Some(UnknownTool { name: name.to_owned(), near })
 }

@@ -395,9 +395,107 @@ const PROTECTED_FILES: [&str; 25] = [
     "head",
 ];
 
+/// What is protected in the home folder alone, because programs of the user run it or are configured by it: with all
+/// that is below it. Elsewhere these names mean nothing.
+const PROTECTED_IN_HOME: &[&str] = &[
+    // What desktops, service managers and login shells start.
+    ".config/autostart",
+    ".config/environment.d",
+    ".config/hypr",
+    ".config/i3",
+    ".config/plasma-workspace",
+    ".config/sway",
+    ".config/systemd",
+    ".local/share/applications",
+    ".local/share/dbus-1",
+    ".local/share/systemd",
+    ".login",
+    ".logout",
+    ".xinitrc",
+    ".xsession",
+    "library/launchagents",
+    // Programs, and what languages load into every program.
+    ".asdf",
+    ".bun",
+    ".deno",
+    ".local/bin",
+    ".local/lib",
+    ".local/share/mise",
+    ".npm-global",
+    ".nvm",
+    ".pyenv",
+    ".rbenv",
+    ".rustup",
+    ".sdkman",
+    ".volta",
+    "bin",
+    "go/bin",
+    // Shells and terminals.
+    ".bash_completion",
+    ".config/alacritty",
+    ".config/direnv",
+    ".config/elvish",
+    ".config/fish",
+    ".config/kitty",
+    ".config/nushell",
+    ".config/powershell",
+    ".config/starship.toml",
+    ".config/tmux",
+    ".config/wezterm",
+    ".config/xonsh",
+    ".config/zsh",
+    ".cshrc",
+    ".oh-my-zsh",
+    ".p10k.zsh",
+    ".screenrc",
+    ".tcshrc",
+    ".wezterm.lua",
+    ".xonshrc",
+    ".zsh",
+    // Editors, pagers, debuggers and the prompts of languages.
+    ".config/gdb",
+    ".config/helix",
+    ".config/lldb",
+    ".config/nvim",
+    ".exrc",
+    ".gdbearlyinit",
+    ".ghci",
+    ".gvimrc",
+    ".ipython",
+    ".irbrc",
+    ".jupyter",
+    ".lessfilter",
+    ".lesskey",
+    ".lldbinit",
+    ".nanorc",
+    ".ocamlinit",
+    ".pryrc",
+    ".psqlrc",
+    ".pythonrc",
+    ".pythonrc.py",
+    ".renviron",
+    ".rprofile",
+    ".sqliterc",
+    // Package managers and what fetches.
+    ".bazelrc",
+    ".condarc",
+    ".config/hg",
+    ".config/npm",
+    ".config/pip",
+    ".config/yarn",
+    ".curlrc",
+    ".gemrc",
+    ".gradle",
+    ".hgrc",
+    ".m2",
+    ".mailcap",
+    ".pip",
+    ".wgetrc",
+];
+
 /// The part of a path that makes writing to it a way to run something later or to change our own settings.
 pub(crate) fn protected(path: &Utf8Path, around: &Around) -> Option<String> {
-    if let Some(name) = dot_name_of_home(path, around) {
+    if let Some(name) = dot_name_of_home(path, around).or_else(|| started_from_home(path, around)) {
         return Some(name);
     }
     let own = around
@@ -433,6 +531,20 @@ fn dot_name_of_home(path: &Utf8Path, around: &Around) -> Option<String> {
     let above = around.places().any(|place| home.starts_with(&*around.own_name(place)));
     let inside = around.places().any(|place| around.own_name(place).starts_with(home.join(name)));
     (name.starts_with('.') && above && !inside).then(|| name.to_lowercase())
+}
+
+/// What in the home folder a path begins with, if programs of the user run that or are configured by it, unless the run
+/// works in it.
+fn started_from_home(path: &Utf8Path, around: &Around) -> Option<String> {
+    let home = around.own_name(around.home.as_deref()?);
+    let path = around.own_name(path);
+    let below = path.strip_prefix(&*home).ok()?.as_str().to_lowercase();
+    let begins = |known: &&&str| Utf8Path::new(&below).starts_with(known);
+    let known = PROTECTED_IN_HOME.iter().find(begins)?;
+    let folder: Utf8PathBuf =
+        path.components().take(components(home.as_str()).len() + components(known).len() + 1).collect();
+    let is_worked_in = around.places().any(|place| around.own_name(place).starts_with(&folder));
+    (!is_worked_in).then(|| (*known).to_owned())
 }
 
 /// Whether a folder is where worktrees are made, here or by other tools: whoever works in one means that one.
@@ -512,5 +624,8 @@ pub(crate) fn is_of_process(path: &Utf8Path) -> bool {
 
 /// Whether a rule names the protected part itself, so that whoever wrote it meant it.
 pub(crate) fn names_protected(specifier: &str, part: &str) -> bool {
-    components(specifier).iter().any(|component| component.to_lowercase() == part)
+    let (named, part) = (components(specifier), components(part));
+    named
+        .windows(part.len())
+        .any(|names| names.iter().map(|name| name.to_lowercase()).eq(part.iter().copied()))
 }

@@ -35,7 +35,7 @@ pub fn explain(
         let text = decurion_tools::bash::visible(&command.text);
         let elsewhere = command.inside.as_ref().is_some_and(|inside| inside.elsewhere);
         let (fine, why) = if elsewhere {
-            (true, "run elsewhere: only rules that forbid look at it".to_owned())
+            (true, "runs elsewhere: only deny and ask rules apply".to_owned())
         } else {
             match part(&question, shell, index) {
                 Ok(rule) => {
@@ -101,8 +101,10 @@ fn by_rules(question: &Question<'_>, shell: &ShellIntent, text: &str) -> Decisio
             None => decision(Verdict::Allow, Some(rule), format!("allowed by {rule}")),
         };
     }
-    if let Some(doubt) = unclear(shell) {
-        return question.undecided(format!("it is not fully understood: {doubt}"));
+    if let Some(unclear) = unclear(shell) {
+        let reason = first_reason(question, shell).filter(|_| doubt(shell).is_none());
+        let reason = reason.unwrap_or_else(|| format!("Decurion does not fully understand it: {unclear}"));
+        return question.undecided(reason);
     }
     if let Some(reason) = moved_before(shell) {
         return question.undecided(reason);
@@ -265,7 +267,9 @@ fn unclear(shell: &ShellIntent) -> Option<&str> {
 
 fn plan(question: &Question<'_>, shell: &ShellIntent) -> Decision {
     if let Some(doubt) = unclear(shell) {
-        return deny(format!("mode plan changes nothing, and this is not fully understood: {doubt}"));
+        return deny(format!(
+            "mode plan changes nothing, and Decurion does not fully understand this: {doubt}"
+        ));
     }
     for command in &shell.commands {
         if !command.read_only {
@@ -297,6 +301,13 @@ fn reaches_too_far(question: &Question<'_>, shell: &ShellIntent) -> Option<Strin
         }
     }
     None
+}
+
+/// What in a text that is more than literal commands needs a question: what it writes outside of the working directories,
+/// or the first command in it that would need one by itself. Either says more to a person than that there is a loop.
+fn first_reason(question: &Question<'_>, shell: &ShellIntent) -> Option<String> {
+    let outside = reaches_too_far(question, shell);
+    outside.or_else(|| (0..shell.commands.len()).find_map(|index| part(question, shell, index).err()))
 }
 
 /// Whether one command may go ahead, and by which rule; else why not.
@@ -379,7 +390,7 @@ fn nothing_outside(question: &Question<'_>, command: &ShellCommand, rule: &Rule)
         }
         return Err(match &given.path {
             Some(path) => format!("it is given a path outside the working directory: {path}"),
-            None => format!("what it is given is not known from the text: {word}"),
+            None => format!("its text does not show what it is given: {word}"),
         });
     }
     Ok(())
@@ -472,7 +483,7 @@ fn wide_allowed(question: &Question<'_>, wide: &WideTouch) -> Result<(), String>
     let fixed = paths::fixed_part(&wide.pattern);
     if wide.access == Access::Write {
         // What a glob would write to may be protected.
-        return Err(format!("which paths it writes to is not known, under {fixed}"));
+        return Err(format!("cannot tell which paths it writes below {fixed}"));
     }
     if paths::stays_inside(wide, &question.policy.around) {
         return Ok(());
@@ -482,7 +493,7 @@ fn wide_allowed(question: &Question<'_>, wide: &WideTouch) -> Result<(), String>
         return Ok(());
     }
     if fixed == "/" {
-        return Err("which paths it reads is not known".to_owned());
+        return Err("cannot tell which paths it reads".to_owned());
     }
     question.path_allowed(&fixed, Access::Read).map(|_| ())
 }

@@ -4,7 +4,7 @@
 //! The list is of what is harmless: what is not on it may name a program, now or in a later git. What git itself
 //! and common tools write into a clone is on it.
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 
 /// What is known of a repository's settings.
 #[derive(Debug, Default)]
@@ -19,18 +19,18 @@ pub(super) struct Settings {
     pub addresses: Vec<String>,
     /// What names another repository, mostly by the name that it has in these settings.
     pub remotes: Vec<String>,
-    /// Whether [`USUAL`] settings are harmless too, and those of other programs. They run nothing, but show what a person may not want to be shown
-    /// without a question, or run something only where it is asked for by name.
-    pub usual: bool,
+    /// If given, [`USUAL`] settings are harmless too, and those of other programs: they run nothing, but show what a person
+    /// may not want to be shown without a question, or run something only where it is asked for by name. A checkout must lie
+    /// in this folder then.
+    pub usual: Option<Utf8PathBuf>,
 }
 
 /// What git and people write into a repository that they work in, by section and name.
-const USUAL: [(&str, &str); 8] = [
+const USUAL: [(&str, &str); 7] = [
     ("alias", "*"),
     ("remote", "promisor"),
     ("remote", "partialclonefilter"),
     ("extensions", "partialclone"),
-    ("core", "worktree"),
     ("core", "excludesfile"),
     ("commit", "template"),
     ("mailmap", "file"),
@@ -189,6 +189,10 @@ impl Settings {
                 self.stands_here = true;
                 return Ok(());
             }
+            // Git writes files there.
+            "core.worktree" if self.usual.as_ref().is_some_and(|folder| lies_in(own, value, folder)) => {
+                return Ok(());
+            }
             // `!` before it would be a command.
             _ if section == "submodule" && name == "update" && named.is_some() => {
                 let known = ["checkout", "rebase", "merge", "none"].contains(&value);
@@ -202,7 +206,7 @@ impl Settings {
         let is_read = || READ_BY_GIT.split_ascii_whitespace().any(|known| known == section);
         let is_usual =
             || USUAL.iter().any(|(known, names)| known == section && (*names == "*" || *names == name));
-        let usual = self.usual && (is_usual() || !is_read());
+        let usual = self.usual.is_some() && (is_usual() || !is_read());
         if with_value || usual || is_harmless(section, named.is_some(), name) { Ok(()) } else { refused() }
     }
 }
@@ -240,6 +244,42 @@ fn is_name(text: &str) -> bool {
 /// Whether a value is the path that it looks like, without quotes, comments and what git puts in for a mark.
 fn is_plain_path(value: &str) -> bool {
     !value.is_empty() && value.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
+}
+
+/// Whether a value names a place in a folder where git may write, perhaps one that does not exist, and no link on the way
+/// leads to another one.
+fn lies_in(from: &Utf8Path, value: &str, folder: &Utf8Path) -> bool {
+    let value = value.trim_matches('"');
+    let parts = Utf8Path::new(value).components();
+    // Up only at the beginning, so that no link is left out.
+    let mut down = parts.skip_while(|part| *part == Utf8Component::ParentDir);
+    if value.is_empty()
+        || value.contains(['"', '\\', '#', ';'])
+        || down.any(|part| part == Utf8Component::ParentDir)
+    {
+        return false;
+    }
+    let Ok(from) = from.canonicalize_utf8() else { return false };
+    let path = crate::permission::normal(&from.join(value));
+    let place = path.ancestors().find_map(|above| {
+        let rest = path.strip_prefix(above).ok()?;
+        Some(above.canonicalize_utf8().ok()?.join(rest))
+    });
+    [Some(path.clone()), place].iter().all(|place| {
+        let below = place.as_ref().and_then(|place| place.strip_prefix(folder).ok());
+        below.is_some_and(|below| !is_off_limits(below, folder))
+    })
+}
+
+/// Whether commands may not write at a path in a folder, or git keeps a repository there.
+fn is_off_limits(below: &Utf8Path, folder: &Utf8Path) -> bool {
+    let parts: Vec<&str> = below.components().map(|part| part.as_str()).collect();
+    // An agent has its checkout there.
+    let of_agent = matches!(parts.as_slice(), [".decurion" | ".claude", "worktrees", _, ..]);
+    let rest: Utf8PathBuf = parts.iter().skip(if of_agent { 3 } else { 0 }).collect();
+    let is_git = |path: &Utf8Path| super::looks_like_git_folder(&folder.join(path));
+    let in_git = below.ancestors().filter(|path| !path.as_str().is_empty()).any(is_git);
+    in_git || crate::permission::is_protected(&rest, &crate::permission::Around::default())
 }
 
 fn leads_to(from: &Utf8Path, value: &str, place: &Utf8Path) -> bool {

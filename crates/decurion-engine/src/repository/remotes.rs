@@ -19,7 +19,7 @@ pub(super) fn doubt(command: &ShellCommand, place: &Utf8Path) -> Option<String> 
     if command.read_only || !words.iter().any(connects) {
         return None;
     }
-    let unknown = || Some("which repository git would connect to is not known".to_owned());
+    let unknown = || Some("cannot tell which repository git would connect to".to_owned());
     if command.unknown.iter().any(|index| *index >= command.assigned) {
         return unknown();
     }

@@ -1,5 +1,5 @@
-//! What killed sessions have left in a folder. Takes the rules and directories at a session's start, removes the
-//! placeholders there that no session needs.
+//! What killed sessions have left in a folder. Takes the rules and directories at a session's start, looks at what commands
+//! of these sessions made there, and removes the placeholders that no session needs.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,19 @@ use super::{Holding, SandboxMaker, places};
 use crate::permission::Policy;
 
 impl SandboxMaker {
+    /// Looks at what commands of killed sessions have made in a folder, and reports what was renamed. Without such a session
+    /// it costs the look into one folder.
+    pub fn look_after_killed(&self, folder: &Utf8Path) {
+        let Ok(folder) = folder.canonicalize_utf8() else { return };
+        let top = places::top_of(&folder);
+        for folder in [folder.as_path()].into_iter().chain(Some(top).filter(|top| *top != folder)) {
+            self.planted.look_after_killed(folder);
+        }
+        for text in self.planted.take_pending() {
+            (self.settings.report)(&text);
+        }
+    }
+
     /// Removes placeholders that a killed session has left. Looks at the disk: at a few names, and only where one of these
     /// is a placeholder at all that commands could meet.
     pub fn remove_abandoned(&self, folder: &Utf8Path, policy: impl FnOnce() -> Policy) {

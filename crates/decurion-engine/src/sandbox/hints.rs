@@ -63,6 +63,42 @@ pub(crate) fn missing_folder(printed: &str, writable: &[Utf8PathBuf]) -> Option<
     ))
 }
 
+/// Why a command could not change the mode of a file. Takes what it printed and its text.
+pub(crate) fn set_id_bit(printed: &str, command: &str) -> Option<String> {
+    const REFUSED: [&str; 2] = ["operation not permitted", "eperm"];
+    let mode = command.split([';', '&', '|', '(', ')', '\n']).find_map(|part| {
+        let words = part.split(|letter: char| letter.is_whitespace() || "'\"".contains(letter));
+        let mut words = words.filter(|word| !word.is_empty());
+        words.find(|word| word.rsplit('/').next() == Some("chmod"))?;
+        // Of what looks like an option, `-x` is a mode, and none that sets these bits.
+        words.find(|word| !word.starts_with('-')).filter(|mode| sets_id(mode))
+    })?;
+    let refused = printed.to_lowercase();
+    REFUSED.iter().any(|sign| refused.contains(sign)).then(|| {
+        format!(
+            "The sandbox refused chmod {mode}: no command in it can set the set-user-id or set-group-id bit. The user can \
+             run it in a terminal, or add \"chmod\" to the setting sandbox.excludedCommands."
+        )
+    })
+}
+
+/// Whether a mode has one of these bits: `u+s`, `g=rws`, `4755`.
+fn sets_id(mode: &str) -> bool {
+    let is_number = mode.len() >= 4 && mode.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+    if is_number {
+        let special = mode.as_bytes()[mode.len() - 4];
+        return special.saturating_sub(b'0') & 6 != 0;
+    }
+    mode.split(',').any(|change| {
+        let parts = change.split_once(['+', '=']);
+        parts.is_some_and(|(who, what)| {
+            who.bytes().all(|byte| b"ugoa".contains(&byte))
+                && what.contains('s')
+                && what.bytes().all(|byte| b"rwxXst".contains(&byte))
+        })
+    })
+}
+
 /// Whether a path is one that commands have a folder of their own for.
 pub(crate) fn is_temporary(path: &Utf8Path) -> bool {
     TEMPORARY.iter().any(|folder| path != *folder && path.starts_with(folder))
@@ -104,6 +140,29 @@ mod tests {
             ("Failed to connect to 127.0.0.10 port 80: Connection refused", "x"),
         ] {
             assert_eq!(own_loopback(printed, command), None, "{printed}");
+        }
+    }
+
+    #[test]
+    fn modes_with_a_bit_that_the_sandbox_refuses_are_known() {
+        for mode in ["u+s", "g+s", "u=rws", "a+x,u+s", "4755", "02775", "06755", "+s"] {
+            assert!(sets_id(mode), "{mode}");
+        }
+        for mode in ["u+x", "755", "0755", "1777", "o-s", "src", "notes", "u+q", "s", "8080", "4999"] {
+            assert!(!sets_id(mode), "{mode}");
+        }
+        assert_eq!(set_id_bit("chmod: f: Operation not permitted", "chmod 755 f"), None);
+        assert_eq!(set_id_bit("fine", "chmod u+s f"), None);
+        for command in [
+            "chmod +x run && ./run --port 4000",
+            "chmod +x run\n./run 4000",
+            "chmod +x 4000",
+            "chmod 755 4755",
+        ] {
+            assert_eq!(set_id_bit("f: Operation not permitted", command), None, "{command}");
+        }
+        for command in ["true; sudo chmod -R u+s f", "chmod 644 a && chmod '4755' b", "sh -c 'chmod u+s f'"] {
+            assert!(set_id_bit("f: Operation not permitted", command).is_some(), "{command}");
         }
     }
 

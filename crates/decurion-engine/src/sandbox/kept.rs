@@ -282,7 +282,7 @@ mod tests {
                 let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
                 let (maker, policy) = project(&root);
                 let seen = Intent::titled("");
-                let wanted = || Wanted { seen: &seen, opens: &[] };
+                let wanted = || Wanted { seen: &seen, opens: &[], shows: &[] };
                 let made = || maker.confine(&policy, reads, wanted(), Holding::Done).unwrap().0;
                 let basis = || Basis::new(&policy, (reads, reads, maker.reader_tmp.get().is_some()), &seen);
                 // The first makes placeholders and private folders.

@@ -72,19 +72,19 @@ impl SandboxMaker {
 }
 
 /// Whether a text is simple commands one after the other, all of which are understood.
-fn is_plain(text: &ShellIntent) -> bool {
+pub(super) fn is_plain(text: &ShellIntent) -> bool {
     text.doubt.is_none()
         && text.not_literal.is_none()
         && text.commands.iter().all(|command| command.inside.is_none())
 }
 
 /// Whether a file is in a folder that commands have one of their own for. Those below it they do not have.
-fn is_temporary(path: &Utf8Path) -> bool {
+pub(super) fn is_temporary(path: &Utf8Path) -> bool {
     path.parent().is_some_and(|folder| TEMPORARY.contains(&folder.as_str()))
 }
 
 /// Whether a rule denies writing a file.
-fn is_denied(policy: &Policy, path: &Utf8Path) -> bool {
+pub(super) fn is_denied(policy: &Policy, path: &Utf8Path) -> bool {
     let touches = vec![Touch { path: path.to_owned(), access: Access::Write }];
     let decision = decide(policy, "Edit", &Value::Null, &Intent { touches, ..Intent::titled("") });
     // Where no person can be asked, a question is a refusal too; this one was answered.
@@ -93,7 +93,7 @@ fn is_denied(policy: &Policy, path: &Utf8Path) -> bool {
 
 /// The mode of the file that a text makes at a path, if the first of its commands that names the path makes a file there.
 /// One before it could ask whether there is one.
-fn mode_of(text: &ShellIntent, path: &Utf8Path) -> Option<u32> {
+pub(super) fn mode_of(text: &ShellIntent, path: &Utf8Path) -> Option<u32> {
     let names = |command: &&ShellCommand| {
         let touches = command.touches.iter().map(|touch| &touch.path);
         touches.chain(&command.mentions).chain(&command.leads).any(|named| named == path)

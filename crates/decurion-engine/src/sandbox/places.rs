@@ -187,24 +187,39 @@ pub(super) enum WithinKind {
     Closed,
 }
 
-/// A folder of git, and those of its worktrees and submodules in it.
+/// As many names of worktrees and of submodules in a folder of git are protected each: a command can make any number.
+const MOST_WITHIN: usize = 2_000;
+/// As many are looked at to find those that commands made.
+const MOST_LOOKED_AT: usize = 100_000;
+
+/// A folder of git, and those of its worktrees and submodules in it that are protected.
 pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
+    within(git, MOST_WITHIN)
+}
+
+/// The same for a look at what commands made.
+pub(super) fn all_within(git: &Utf8Path) -> Vec<Within> {
+    within(git, MOST_LOOKED_AT)
+}
+
+fn within(git: &Utf8Path, most: usize) -> Vec<Within> {
     /// Submodules of submodules lie in folders of folders.
     const DEEPEST: usize = 16;
-    /// As many names are looked at: a command can make any number.
-    const MOST_WITHIN: usize = 2_000;
     let worktrees = git.join("worktrees");
     let mut found = vec![Within { folder: git.to_owned(), kind: WithinKind::Repository }];
     let closed = |folder: &Utf8Path| Within { folder: folder.to_owned(), kind: WithinKind::Closed };
-    let mut entries = footprint::entries(&worktrees);
-    for entry in entries.by_ref().take(MOST_WITHIN) {
-        found.push(Within { folder: entry.into_path(), kind: WithinKind::Worktree });
+    if !is_absent(&worktrees) {
+        let mut entries = footprint::entries(&worktrees);
+        for entry in entries.by_ref().take(most) {
+            found.push(Within { folder: entry.into_path(), kind: WithinKind::Worktree });
+        }
+        let is_whole = entries.next().is_none() && !footprint::has_unnamed(&worktrees);
+        if !is_whole || footprint::is_closed(&worktrees) {
+            found.push(closed(&worktrees));
+        }
     }
-    let is_whole = entries.next().is_none() && !footprint::has_unnamed(&worktrees);
-    if !is_whole || footprint::is_closed(&worktrees) {
-        found.push(closed(&worktrees));
-    }
-    let mut folders = vec![(git.join("modules"), DEEPEST)];
+    let modules = Some(git.join("modules")).filter(|modules| !is_absent(modules));
+    let mut folders: Vec<_> = modules.map(|modules| (modules, DEEPEST)).into_iter().collect();
     let mut seen = 0;
     while let Some((folder, left)) = folders.pop() {
         if footprint::is_closed(&folder) || footprint::has_unnamed(&folder) {
@@ -212,7 +227,7 @@ pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
         }
         for entry in footprint::entries(&folder) {
             seen += 1;
-            if seen > MOST_WITHIN {
+            if seen > most {
                 found.push(closed(&git.join("modules")));
                 return found;
             }
@@ -232,6 +247,11 @@ pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
         }
     }
     found
+}
+
+/// Whether nothing is certainly at a path: most repositories have neither worktrees nor submodules.
+fn is_absent(path: &Utf8Path) -> bool {
+    footprint::name(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// The settings of programs in a home folder that is worked in: names that begin with a dot, unless a working
@@ -303,29 +323,33 @@ pub(super) struct Repositories {
     pub git: Vec<Utf8PathBuf>,
     /// Folders whose names are not text. Nothing in them is looked at.
     pub unnamed: Vec<PathBuf>,
+    /// Whether there is more than was looked at: too many names, or paths that are too long.
+    pub is_cut: bool,
 }
 
 /// Looks for repositories in a folder. Looks at no more names than it may, nearer ones first. For a folder that cannot be
 /// read, `open` is called, and tells whether to try again.
 pub(super) fn repositories_in(folder: &Utf8Path, open: &mut dyn FnMut(&Utf8Path) -> bool) -> Repositories {
-    const MOST_NAMES: usize = 200_000;
-    const MOST_FOUND: usize = 5_000;
-    let (mut found, mut seen) = (Repositories::default(), 0);
+    /// A folder costs a look of its own, and a file only its name.
+    const MOST_FOLDERS: usize = 200_000;
+    const MOST_NAMES: usize = 2_000_000;
+    let (mut found, mut names, mut seen) = (Repositories::default(), 0, 0);
     let mut folders = VecDeque::from([folder.to_owned()]);
-    let mut stores = BTreeSet::new();
     while let Some(current) = folders.pop_front() {
         let (mut below, mut has_head) = (Vec::new(), false);
-        let is_store = stores.remove(&current);
         let entries = std::fs::read_dir(&current).or_else(|error| {
             let is_closed = error.kind() == std::io::ErrorKind::PermissionDenied;
             if is_closed && open(&current) { std::fs::read_dir(&current) } else { Err(error) }
         });
+        found.is_cut |=
+            entries.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::InvalidFilename);
         for entry in entries.into_iter().flatten().flatten() {
-            seen += 1;
-            if seen > MOST_NAMES || found.git.len() == MOST_FOUND {
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            (names, seen) = (names + 1, seen + usize::from(is_folder));
+            if seen > MOST_FOLDERS || names > MOST_NAMES {
+                found.is_cut = true;
                 return found;
             }
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let Ok(name) = entry.file_name().into_string() else {
                 found.unnamed.extend(is_folder.then(|| entry.path()));
                 continue;
@@ -333,23 +357,16 @@ pub(super) fn repositories_in(folder: &Utf8Path, open: &mut dyn FnMut(&Utf8Path)
             has_head |= name == "HEAD";
             if name == ".git" {
                 found.git.extend((current != folder).then(|| current.join(name)));
-            } else if is_folder && !(is_store && is_of_objects(&name)) {
+            } else if is_folder {
                 below.push(name);
             }
         }
         if has_head && crate::repository::looks_like_git_folder(&current) {
-            stores.insert(current.join("objects"));
             found.git.push(current.clone());
         }
         folders.extend(below.iter().map(|name| current.join(name)));
     }
     found
-}
-
-/// Whether a folder of this name, where git keeps objects, has only these in it. There are many.
-pub(super) fn is_of_objects(name: &str) -> bool {
-    let is_hex = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hex || name == "pack" || name == "info"
 }
 
 /// Whether a folder whose name need not be text is a repository, or has one in it.

@@ -48,22 +48,23 @@ pub(super) enum Depth {
     Whole,
 }
 
-/// The files in a folder of git by which git would write elsewhere or run a program.
-pub(super) fn find(git: &Utf8Path, depth: Depth) -> Files {
+/// The files in a folder of git by which git would write elsewhere or run a program, and whether there is more than was
+/// looked at.
+pub(super) fn find(git: &Utf8Path, depth: Depth) -> (Files, bool) {
     let within = match depth {
         Depth::Top => vec![git.to_owned()],
-        Depth::Whole => places::folders_within(git).into_iter().map(|within| within.folder).collect(),
+        Depth::Whole => places::all_within(git).into_iter().map(|within| within.folder).collect(),
     };
-    let stores: Vec<PathBuf> = within.iter().map(|folder| folder.join("objects").into()).collect();
-    let mut found = links(git, depth, &stores);
+    let stores: BTreeSet<PathBuf> = within.iter().map(|folder| folder.join("objects").into()).collect();
+    let (mut found, is_cut) = links(git, depth, &stores);
     let settings = within.iter().flat_map(|folder| unfinished::settings(folder));
     found.extend(settings.map(|(path, text)| (path.into(), text.into())));
-    found
+    (found, is_cut)
 }
 
 /// Links through which git would write elsewhere, with where they lead; and folders that cannot be listed, so that such a
 /// link may be in them. `stores` are where objects are kept.
-fn links(git: &Utf8Path, depth: Depth, stores: &[PathBuf]) -> Files {
+fn links(git: &Utf8Path, depth: Depth, stores: &BTreeSet<PathBuf>) -> (Files, bool) {
     let (mut found, mut seen) = (Files::new(), 0);
     let mut folders = VecDeque::from([git.as_std_path().to_owned()]);
     let add = |found: &mut Files, folder: &Path, path: PathBuf| {
@@ -86,7 +87,7 @@ fn links(git: &Utf8Path, depth: Depth, stores: &[PathBuf]) -> Files {
             // Files cost no look of their own.
             seen += usize::from(!kind.is_file());
             if seen > MOST_NAMES {
-                return found;
+                return (found, true);
             }
             if kind.is_symlink() {
                 let is_aside = folder == git.as_std_path() && name.to_string_lossy().contains(ASIDE);
@@ -98,14 +99,14 @@ fn links(git: &Utf8Path, depth: Depth, stores: &[PathBuf]) -> Files {
             }
         }
     }
-    found
+    (found, false)
 }
 
 /// Whether a folder of git holds objects alone, whose files git makes anew and never opens for writing.
-fn holds_objects(stores: &[PathBuf], folder: &Path, name: &OsStr) -> bool {
+fn holds_objects(stores: &BTreeSet<PathBuf>, folder: &Path, name: &OsStr) -> bool {
     // Git writes in the other folders there by their names.
-    let is_hex = name.to_str().is_some_and(|name| name.len() == 2 && places::is_of_objects(name));
-    is_hex && stores.iter().any(|store| folder == store)
+    let is_hex = name.len() == 2 && name.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit);
+    is_hex && stores.contains(folder)
 }
 
 /// Whether a link leads out of a folder of git, or to settings in it.
@@ -167,6 +168,7 @@ mod tests {
         std::os::unix::fs::symlink("/file", &unnamed).unwrap();
         let named = |depth| {
             find(Utf8Path::from_path(&git).unwrap(), depth)
+                .0
                 .into_iter()
                 .map(|(path, _)| path)
                 .collect::<BTreeSet<_>>()

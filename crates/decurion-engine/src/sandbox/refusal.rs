@@ -12,6 +12,7 @@ use decurion_exec::Sandbox;
 use decurion_protocol::{Access, Intent, Mode, ToolContent, ToolOutput, Touch, Verdict};
 use serde_json::Value;
 
+use super::first_of;
 use crate::permission::{Policy, decide, normal};
 use crate::trail::Trails;
 
@@ -148,7 +149,11 @@ pub enum RefusalKind {
     Read,
     /// The network.
     Network,
-    /// Something else: a socket, another process, a privilege.
+    /// The socket of Docker.
+    Docker,
+    /// Another Unix socket.
+    Socket,
+    /// Something else: another process, a privilege.
     Other,
 }
 
@@ -156,19 +161,26 @@ impl RefusalKind {
     /// The same as part of a sentence.
     pub fn text(self) -> &'static str {
         match self {
-            Self::Write => "it tried to write where it may not",
-            Self::Read => "it tried to read what it may not read",
+            Self::Write => "it tried to write a read-only path",
+            Self::Read => "it tried to read a hidden path",
             Self::Network => "it tried to use the network",
-            Self::Other => "it tried something that the sandbox does not allow",
+            Self::Docker => "docker is not reachable from the sandbox, which does not open its socket",
+            Self::Socket => "it tried to open a Unix socket, and the sandbox opens none",
+            Self::Other => "it tried an operation that the sandbox blocks",
         }
     }
 }
 
 const SIGNS: &[(&str, RefusalKind)] = &[
-    ("dial unix", RefusalKind::Other),
+    ("docker daemon", RefusalKind::Docker),
+    ("docker.sock", RefusalKind::Docker),
+    ("dial unix", RefusalKind::Socket),
     ("read-only file system", RefusalKind::Write),
     ("erofs", RefusalKind::Write),
     ("device or resource busy", RefusalKind::Write),
+    // A rename between what is read-only and what is not.
+    ("cross-device link", RefusalKind::Write),
+    ("exdev", RefusalKind::Write),
     ("permission denied", RefusalKind::Read),
     ("eacces", RefusalKind::Read),
     ("could not resolve", RefusalKind::Network),
@@ -222,8 +234,8 @@ pub fn refusal_in(
     let mut fixed = None;
     let mut open: Option<(RefusalKind, Vec<Utf8PathBuf>)> = None;
     for (line, kind) in lines.take(MOST_SIGNS) {
-        let mut named = paths_in(line).map(|path| place_of(&cwd.join(path)));
-        let Some(path) = named.find(|path| bounds.denies(line, kind, path)) else { continue };
+        let named: Vec<Utf8PathBuf> = paths_in(line).map(|path| place_of(&cwd.join(path))).collect();
+        let Some((kind, path)) = bounds.denied_of(line, kind, named) else { continue };
         if let Some(found) = bounds.fixed(kind, &path) {
             fixed
                 .get_or_insert_with(|| Refusal { fixed: Some(found), ..Refusal::of_paths(kind, vec![path]) });
@@ -316,6 +328,26 @@ fn names_code(line: &str, part: &str) -> bool {
 }
 
 impl Bounds<'_> {
+    /// The first of the places that a line names from which the sandbox keeps its command. Some programs report a rename
+    /// or a removal that is refused like a file that cannot be read: that is believed where a rule denies to change it.
+    fn denied_of(
+        &self,
+        line: &str,
+        kind: RefusalKind,
+        named: Vec<Utf8PathBuf>,
+    ) -> Option<(RefusalKind, Utf8PathBuf)> {
+        if let Some(path) = named.iter().find(|path| self.denies(line, kind, path)) {
+            return Some((kind, path.clone()));
+        }
+        let by_rule = |path: &Utf8PathBuf| {
+            let denied = self.denies(line, RefusalKind::Write, path);
+            denied && matches!(self.fixed(RefusalKind::Write, path), Some(Fixed::Rule(_)))
+        };
+        let is_vague = matches!(kind, RefusalKind::Read | RefusalKind::Other);
+        let path = named.into_iter().find(|path| is_vague && by_rule(path))?;
+        Some((RefusalKind::Write, path))
+    }
+
     /// Whether the sandbox keeps its command from a place that a line names.
     fn denies(&self, line: &str, kind: RefusalKind, place: &Utf8Path) -> bool {
         // What is hidden with its folder does not exist for a command, like everything that does not.
@@ -327,7 +359,9 @@ impl Bounds<'_> {
         let (tool, access) = match kind {
             RefusalKind::Write => ("Edit", Access::Write),
             RefusalKind::Read => ("Read", Access::Read),
-            RefusalKind::Network | RefusalKind::Other => return None,
+            RefusalKind::Network | RefusalKind::Docker | RefusalKind::Socket | RefusalKind::Other => {
+                return None;
+            }
         };
         let touches = vec![Touch { path: place.to_owned(), access }];
         let decision = decide(self.policy, tool, &Value::Null, &Intent { touches, ..Intent::titled("") });
@@ -419,7 +453,7 @@ impl Bounds<'_> {
             }
             (_, RefusalKind::Write) => true,
             (_, RefusalKind::Network) => usual.network,
-            (_, RefusalKind::Other) => usual.unix_sockets,
+            (_, RefusalKind::Docker | RefusalKind::Socket | RefusalKind::Other) => usual.unix_sockets,
             // No sandbox hides it, so that it is the file's own mode.
             (_, RefusalKind::Read) => false,
         };
@@ -431,7 +465,7 @@ impl Bounds<'_> {
 }
 
 /// Whether a sandbox keeps its command from a place.
-fn denies(sandbox: &Sandbox, kind: RefusalKind, place: &Path) -> bool {
+pub(super) fn denies(sandbox: &Sandbox, kind: RefusalKind, place: &Path) -> bool {
     let covers = |paths: &[PathBuf]| paths.iter().any(|path| place.starts_with(path));
     let depth = |paths: &[PathBuf]| {
         let covering = paths.iter().filter(|path| place.starts_with(path));
@@ -448,7 +482,7 @@ fn denies(sandbox: &Sandbox, kind: RefusalKind, place: &Path) -> bool {
         }
         // A folder can be shown in a hidden one, and hidden in a shown one.
         RefusalKind::Read => depth(&sandbox.hidden) > depth(&sandbox.visible),
-        RefusalKind::Network | RefusalKind::Other => false,
+        RefusalKind::Network | RefusalKind::Docker | RefusalKind::Socket | RefusalKind::Other => false,
     }
 }
 
@@ -472,7 +506,7 @@ impl Refusal {
     pub fn text(&self) -> String {
         match &self.evidence {
             Evidence::Hosts(text) | Evidence::Line(text) => text.clone(),
-            Evidence::Paths(paths) => listed(paths),
+            Evidence::Paths(paths) => first_of(paths, MOST_NAMED),
         }
     }
 
@@ -480,7 +514,7 @@ impl Refusal {
     pub fn question(&self, remedy: Remedy, reads: bool) -> String {
         let what = match (&self.evidence, self.kind) {
             (Evidence::Line(line), kind) => {
-                format!("the command reports, unverified, that {} ({line})", kind.text())
+                format!("the command printed that {} ({line}), which Decurion cannot verify", kind.text())
             }
             (Evidence::Hosts(_), _) => format!("the sandbox {}", self.refused()),
             (Evidence::Paths(paths), kind) => {
@@ -502,10 +536,12 @@ impl Refusal {
             if reads { "It had no effect." } else { "The command has run once, perhaps with effects." };
         let then = match remedy {
             Remedy::UsualRights if self.kind == RefusalKind::Read => {
-                "Run it again so that it can read what is no secret, write in the project and reach listed hosts?"
+                "Run it again with the right to read all files but secrets, write in the project and reach listed hosts?"
             }
             Remedy::Outside => "Run it again without the sandbox, with all your rights?",
-            Remedy::UsualRights => "Run it again so that it can write in the project and reach listed hosts?",
+            Remedy::UsualRights => {
+                "Run it again with the right to write in the project and reach listed hosts?"
+            }
         };
         format!("{what}. {before} {then}")
     }
@@ -516,7 +552,9 @@ impl Refusal {
         match self.kind {
             RefusalKind::Write => format!("refused to write {text}"),
             RefusalKind::Read => format!("hides {text}"),
-            RefusalKind::Network | RefusalKind::Other => format!("refused the connection to {text}"),
+            RefusalKind::Network | RefusalKind::Docker | RefusalKind::Socket | RefusalKind::Other => {
+                format!("refused the connection to {text}")
+            }
         }
     }
 
@@ -529,7 +567,7 @@ impl Refusal {
             (Some(Fixed::AlwaysHidden(entry)), ..) => format!("add {entry} to sandbox.filesystem.allowRead"),
             (Some(Fixed::Own), ..) | (_, _, Cause::Own) => "it belongs to Decurion".to_owned(),
             (_, RefusalKind::Write, Cause::Unlisted | Cause::NoNetwork) => {
-                format!("add {} to sandbox.filesystem.allowWrite", listed(&folders_of(paths)))
+                format!("add {} to sandbox.filesystem.allowWrite", first_of(&folders_of(paths), MOST_NAMED))
             }
             (_, RefusalKind::Write, Cause::Home) => {
                 format!("make {path} if it does not exist, and add it to sandbox.filesystem.allowWrite")
@@ -560,7 +598,9 @@ impl Refusal {
             RefusalKind::Read => {
                 format!("Allow the file with the setting sandbox.filesystem.allowRead, or {outside}")
             }
-            RefusalKind::Network | RefusalKind::Other => format!("To allow it, {outside}"),
+            RefusalKind::Network | RefusalKind::Docker | RefusalKind::Socket | RefusalKind::Other => {
+                format!("To allow it, {outside}")
+            }
         };
         format!("The sandbox may be the reason: {kind} ({line}). {then}.")
     }
@@ -647,7 +687,7 @@ impl Refusal {
             (Evidence::Paths(paths), RefusalKind::Write, Cause::Home) => format!(
                 "Commands can write in the working directories and in $TMPDIR. The user can add files and folders that \
                  exist to the setting sandbox.filesystem.allowWrite, such as {}.",
-                listed(paths)
+                first_of(paths, MOST_NAMED)
             ),
             (_, RefusalKind::Write, _) => {
                 "Commands can write in the working directories and in $TMPDIR. The user can add folders with the \
@@ -659,6 +699,16 @@ impl Refusal {
                  allows them with a rule: {}.",
                 self.rules()
             ),
+            (_, RefusalKind::Docker, _) => {
+                "To allow it, the user can add \"docker\" to the setting sandbox.excludedCommands: then docker runs outside \
+                 of the sandbox, with all that runs in its containers."
+                    .to_owned()
+            }
+            (_, RefusalKind::Socket, _) => {
+                "To allow it, the user can name the program in the setting sandbox.excludedCommands, or set \
+                 sandbox.network.allowAllUnixSockets."
+                    .to_owned()
+            }
             (Evidence::Line(_), RefusalKind::Network, Cause::Reader) => {
                 format!("{looked}, and such commands have no network.")
             }
@@ -682,17 +732,6 @@ impl Refusal {
         let Evidence::Paths(paths) = &self.evidence else { return String::new() };
         let rules = paths.iter().take(MOST_NAMED).map(|path| format!("Read(/{path})"));
         rules.collect::<Vec<_>>().join(", ")
-    }
-}
-
-/// Paths as part of a sentence: the first ones by name, the others by their number.
-fn listed(paths: &[Utf8PathBuf]) -> String {
-    let named: Vec<&str> = paths.iter().take(MOST_NAMED).map(|path| path.as_str()).collect();
-    let more = paths.len() - named.len();
-    match &named[..] {
-        _ if more > 0 => format!("{} and {more} more", named.join(", ")),
-        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
-        _ => named.join(", "),
     }
 }
 

@@ -55,7 +55,7 @@ fn removed_by(command: &ShellCommand, cwd: &Utf8Path) -> Vec<Utf8PathBuf> {
 }
 
 /// The subcommand of git and what is behind it.
-fn behind_options<'a, 'w>(words: &'a [&'w str]) -> &'a [&'w str] {
+pub(super) fn behind_options<'a, 'w>(words: &'a [&'w str]) -> &'a [&'w str] {
     let mut rest = words;
     while let [option, behind @ ..] = rest
         && option.starts_with('-')

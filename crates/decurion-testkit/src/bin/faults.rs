@@ -9,11 +9,12 @@ use std::time::Instant;
 use decurion_testkit::faults::{Options, Report, Row, rows};
 use serde_json::json;
 
-const USAGE: &str = "usage: faults [--ci] [--list] [--kills N] [--seed N] [--width N] [ROW …]
+const USAGE: &str = "usage: faults [--ci] [--list] [--kills N] [--only TEXT] [--seed N] [--width N] [ROW …]
 
   --ci       the short form, for every change
   --list     print the rows and end
   --kills N  how many kills T1 and X6 make
+  --only TEXT  of X7, only sessions with this in their names; may be repeated
   --seed N   where random choices begin (default 1)
   --width N  how many runs go on at the same time (default: one per core)
 
@@ -53,6 +54,10 @@ fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--ci" => asked.options.ci = true,
             "--list" => asked.list = true,
             "--kills" => asked.options.kills = Some(value()?),
+            "--only" => {
+                let text = arguments.next().ok_or("no value is given for --only")?;
+                asked.options.only.push(text);
+            }
             "--seed" => asked.options.seed = value()?,
             "--width" => {
                 asked.options.width = usize::try_from(value()?).map_err(|error| error.to_string())?;

@@ -20,6 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SCRIPT: &str = r#"
 when agent=main turn=1
   say "I will look at the parser and its callers at the same time, then change both.\n\n| part | who | what |\n|---|---|---|\n| `src/parse.rs` | Explore | how dates are read |\n| callers | Explore | who relies on it |\n\n1. read the **format** first\n2. change `parse_date`, with a test\n"
+  call TodoWrite {"todos": [{"content": "Read how dates are parsed", "activeForm": "Reading how dates are parsed", "status": "in_progress"}, {"content": "Find the callers of parse_date", "activeForm": "Finding the callers of parse_date", "status": "pending"}, {"content": "Make it strict, with a test", "activeForm": "Making it strict, with a test", "status": "pending"}]}
   call Write {"file_path": "src/parse.rs", "content": "/// Reads a date.\npub fn parse_date(text: &str) -> Option<Date> {\n    let (year, rest) = text.split_once('-')?;\n    Some(Date { year: year.parse().ok()? }) // days follow\n}\n"}
 when agent=main turn=2
   call Agent {"description": "how dates are read", "prompt": "look", "subagent_type": "Explore", "run_in_background": true}
@@ -60,7 +61,7 @@ fn draw_all(folder: &Path) -> Result<(), Box<dyn Error>> {
     std::fs::create_dir_all(folder)?;
     let wide = Shown::start((100, 34))?;
     wide.say("make parse_date strict")?;
-    wide.wait("asks you")?;
+    wide.wait("waiting for you")?;
     wide.wait("1. Yes, this once")?;
     wide.wait("callers in the tests  $ sleep 601")?;
     wide.wait("how dates are read  $ sleep 600")?;

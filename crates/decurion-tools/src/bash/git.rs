@@ -152,7 +152,7 @@ const GLOBAL: [&str; 5] =
 /// Where a call of git may begin to look for its repository, from the directories the shell may be in; the error is
 /// why that is not known.
 pub(crate) fn places(arguments: &[Field], directories: &[Utf8PathBuf]) -> Result<Vec<Utf8PathBuf>, String> {
-    let unknown = || "which repository git would use is not known".to_owned();
+    let unknown = || "cannot tell which repository git would use".to_owned();
     let mut directories = directories.to_vec();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -237,7 +237,7 @@ pub(crate) fn judge(arguments: &[Field]) -> Call {
             second(subcommand, arguments)
         }
         "symbolic-ref" => symbolic_ref(arguments),
-        _ => Call::other(format!("`git {subcommand}` is not on the list of questions to git")),
+        _ => Call::other(format!("`git {subcommand}` is not known to only read")),
     }
 }
 

@@ -180,7 +180,7 @@ fn elsewhere(name: &str, arguments: &[Field]) -> Option<Runs> {
             ["proxycommand", "localcommand", "knownhostscommand"].iter().any(|word| text.contains(word))
         })
         .then(|| "it runs a program of its own to connect".to_owned());
-    let because = Some("it runs something that is not in sight".to_owned());
+    let because = Some("it runs code that its text does not show".to_owned());
     Some(Runs { inner: tails(arguments), doubt, because, ..Runs::default() })
 }
 

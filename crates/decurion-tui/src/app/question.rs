@@ -13,13 +13,13 @@ use serde_json::Value;
 use super::open::Open;
 use super::{App, Effect, Waits};
 use crate::composer::{Composer, Edit};
+use crate::conversation::UNWANTED;
 use crate::keymap::Action;
 use crate::page::Page;
 use crate::steps::{Picked, Reached, Step, What, steps};
 use crate::view::item::Fold;
+use crate::view::question::agents_below_root;
 
-/// What the model is told where a person wants neither the call nor the turn.
-const UNWANTED: &str = "The user does not want this call, and wants you to stop and wait.";
 /// What the model is told where nobody is left to ask.
 const NOBODY: &str = "The user's input is over: nobody can answer.";
 
@@ -159,14 +159,12 @@ impl App {
             Action::Edit(Edit::Type(digit @ '1'..='9')) => {
                 return Some(self.answer_number(digit as usize - '0' as usize));
             }
-            Action::Interrupt => {
-                let answer = refusal(question, UNWANTED, true);
-                return Some(self.answer(answer, Vec::new()));
-            }
+            Action::Interrupt => return Some(self.decline()),
             // The whole of what is asked, where it is cut.
             Action::Transcript => {
                 let question = self.named(question);
-                let title = format!("{} {}", question.path.join(" › "), question.wanted());
+                let asker: String = agents_below_root(&question).map(|agent| format!("{agent} › ")).collect();
+                let title = format!("{asker}{}", question.title());
                 self.page = Some(Page::text(title, whole(&question)));
             }
             // Somebody writes: what follows is for the prompt.
@@ -234,6 +232,7 @@ impl App {
         let Some(asked) = &mut self.asked else { return Vec::new() };
         match offered.what.clone() {
             What::Answer(answer, updates) => self.answer(answer, updates),
+            What::Stop => self.decline(),
             What::Refuse => {
                 asked.note = Some(Note::new(true));
                 Vec::new()
@@ -246,6 +245,13 @@ impl App {
             What::Value(value) => self.pick(step, Vec::new(), Some(value)),
             What::Next => self.pick(step, Vec::new(), None),
         }
+    }
+
+    /// No, and the turn ends.
+    fn decline(&mut self) -> Vec<Effect> {
+        let Some((_, question)) = self.shown_question() else { return Vec::new() };
+        let answer = refusal(question, UNWANTED, true);
+        self.answer(answer, Vec::new())
     }
 
     /// What was chosen at a step: the next one, or the answer.
@@ -301,7 +307,7 @@ fn whole(question: &Question) -> String {
         _ => String::new(),
     };
     if question.subject() == Subject::Call {
-        text.push_str(&format!("\n\nwhy: {}", question.reason));
+        text.push_str(&format!("\n\nReason: {}", question.reason));
     }
     for step in steps(question) {
         text.push_str("\n\n");

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use decurion_protocol::Question;
+use decurion_protocol::{Question, TodoStatus};
 use jiff::Timestamp;
 use ratatui::text::{Line, Span};
 
@@ -16,7 +16,8 @@ use crate::text::{cut, one_line, width, wrap};
 use crate::view::agents::Panel;
 use crate::view::item;
 use crate::view::question::Asking;
-use crate::view::{coming, status};
+use crate::view::working::Working;
+use crate::view::{coming, status, todos};
 
 /// How much of the screen the tree of agents takes while nobody looks at it.
 const PANEL_ROWS: usize = 8;
@@ -24,6 +25,8 @@ const PANEL_ROWS: usize = 8;
 const COMPOSER_ROWS: usize = 10;
 /// A terminal with fewer rows shows what is to be decided, and little else.
 const LOW: usize = 12;
+/// How many lines of the list of steps are shown while work goes on.
+const PINNED_TODOS: usize = 6;
 /// How many prompts that wait are shown.
 const SHOWN_SENT: usize = 3;
 
@@ -41,6 +44,11 @@ pub struct Place {
 /// How many letters a line has; signs come and go with the width.
 fn letters(line: &Line<'_>) -> usize {
     line.spans.iter().flat_map(|span| span.content.chars()).filter(|sign| sign.is_alphanumeric()).count()
+}
+
+fn indented(mut line: Line<'static>) -> Line<'static> {
+    line.spans.insert(0, Span::raw("  "));
+    line
 }
 
 impl App {
@@ -125,7 +133,7 @@ impl App {
     /// The lines below, which change, and where the cursor is.
     pub fn live(&self, now: Timestamp) -> (Vec<Line<'static>>, Cursor) {
         crate::fuse::pass("live");
-        let mut lines = self.coming();
+        let mut lines = self.coming(now);
         let panel = self.panel(now);
         if !panel.is_empty() {
             lines.push(Line::default());
@@ -198,21 +206,34 @@ impl App {
         Question { path: question.path.iter().map(name).collect(), ..question.clone() }
     }
 
-    /// What is being said and done.
-    fn coming(&self) -> Vec<Line<'static>> {
-        let mut lines = coming::lines(&self.conversation, &self.theme, self.columns);
-        // A call that is under way has its own line; besides that, one says that it works, also while it writes.
-        if self.is_busy() && self.conversation.calling().is_empty() {
+    /// What is being said and done, and the live line below it.
+    fn coming(&self, now: Timestamp) -> Vec<Line<'static>> {
+        let (theme, columns) = (&self.theme, self.columns);
+        // Agents that are waited for stand in the tree.
+        let mut lines = coming::lines(&self.conversation, theme, columns, self.view.has_foreground());
+        if self.is_busy() && self.view.root.asks == 0 {
             if !lines.is_empty() {
                 lines.push(Line::default());
             }
-            let words = format!("◌ {}", crate::view::agents::busy(&self.view.root));
-            lines.push(Line::styled(cut(&words, self.columns).into_owned(), self.theme.faint));
+            let is_still = self.known.reduced_motion;
+            lines.push(Working { theme, columns, now, is_still }.line(&self.view));
+            lines.extend(self.pinned_todos());
         }
         // Half of the screen at most: the rest of it is above, or comes when it is finished.
         let most = (self.rows / 2).max(1);
         let from = lines.len().saturating_sub(most);
         lines.split_off(from)
+    }
+
+    /// The steps of the work that goes on, while some are left.
+    fn pinned_todos(&self) -> Vec<Line<'static>> {
+        let todos = &self.view.root.todos;
+        if self.rows < LOW || todos.iter().all(|todo| todo.status == TodoStatus::Completed) {
+            return Vec::new();
+        }
+        let most = PINNED_TODOS.min(self.rows / 4);
+        let lines = todos::lines(todos, &self.theme, self.columns.saturating_sub(2), most);
+        lines.into_iter().map(indented).collect()
     }
 
     /// Prompts that wait for their turn.
@@ -258,7 +279,15 @@ impl App {
     fn tasks(&self, tasks: &Tasks, most: usize, now: Timestamp) -> Vec<Line<'static>> {
         let (theme, columns) = (&self.theme, self.columns);
         let chosen = tasks.chosen.as_ref();
-        let mut lines = Panel { theme, columns, most, now, chosen, all: true }.lines(&self.view);
+        let todos = &self.view.root.todos;
+        let most_todos = (most / 3).max(1);
+        let mut lines = todos::lines(todos, theme, columns, most_todos);
+        let most = most.saturating_sub(lines.len() + 1).max(1);
+        let tree = Panel { theme, columns, most, now, chosen, all: true }.lines(&self.view);
+        if !lines.is_empty() && !tree.is_empty() {
+            lines.push(Line::default());
+        }
+        lines.extend(tree);
         if lines.is_empty() {
             lines.push(Line::styled("no agent and no command was started yet", theme.faint));
         }

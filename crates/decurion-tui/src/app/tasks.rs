@@ -112,7 +112,12 @@ impl App {
                 self.composer.insert(&asked.typed());
                 return None;
             }
-            Action::Submit | Action::Interrupt | Action::Edit(Edit::Delete(Motion::Left)) => {}
+            // The question stays: what is typed next is not meant for the prompt.
+            Action::Submit => {
+                tasks.asked = Some(asked);
+                self.known.hint = Some("press y first, then enter (esc: no)".to_owned());
+            }
+            Action::Interrupt | Action::Edit(Edit::Delete(Motion::Left)) => {}
             other => return self.tasks_key(other),
         }
         Some(Vec::new())

@@ -10,6 +10,9 @@ use ratatui::text::{Line, Span};
 use crate::text::{cut, one_line, width};
 use crate::theme::Theme;
 
+/// The status with which a provider says that it is overloaded.
+const OVERLOADED: u16 = 529;
+
 /// How the tree is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Panel<'a> {
@@ -79,14 +82,14 @@ impl Panel<'_> {
         let count = |standing: Standing| rows.iter().filter(|(_, task)| task.standing() == standing).count();
         let mut words = Vec::new();
         if hidden > 0 {
-            words.push(if self.all { format!("{hidden} more") } else { format!("{hidden} more at work") });
+            words.push(if self.all { format!("{hidden} more") } else { format!("{hidden} more running") });
         }
         let (done, failed) = (count(Standing::Done), count(Standing::Failed));
         if !self.all && done > 0 {
             words.push(format!("{done} done"));
         }
         if !self.all && failed > 0 {
-            words.push(format!("{failed} not well"));
+            words.push(format!("{failed} failed"));
         }
         Line::styled(cut(&format!("  … {}", words.join(", ")), self.columns).into_owned(), self.theme.faint)
     }
@@ -149,17 +152,25 @@ pub fn name(task: &TaskView) -> String {
 pub fn doing(task: &TaskView, now: Timestamp) -> String {
     match &task.state {
         TaskState::Ended(outcome) => outcome.word().replace('_', " "),
-        TaskState::Pending => "begins".to_owned(),
-        TaskState::Queued { .. } => "waits for a place".to_owned(),
-        TaskState::Idle => "rests".to_owned(),
-        TaskState::Waiting { reason, .. } => format!("waits for {}", one_line(reason)),
+        TaskState::Pending => "starting".to_owned(),
+        TaskState::Queued { .. } => "queued".to_owned(),
+        TaskState::Idle => "idle".to_owned(),
+        TaskState::Waiting { reason, .. } => format!("waiting for {}", one_line(reason)),
         TaskState::Paused { reason, until, .. } => match until {
-            Some(until) => format!("held: {}, for {}", one_line(reason), span(now, *until)),
-            None => format!("held: {}", one_line(reason)),
+            Some(until) => format!("{}, for {}", paused(reason), span(now, *until)),
+            None => paused(reason),
         },
-        TaskState::Running { .. } if task.worker.asks > 0 => "asks you".to_owned(),
-        TaskState::Running { .. } if !task.is_agent() => "runs".to_owned(),
+        TaskState::Running { .. } if task.worker.asks > 0 => "waiting for you".to_owned(),
+        TaskState::Running { .. } if !task.is_agent() => "running".to_owned(),
         TaskState::Running { .. } => busy(&task.worker),
+    }
+}
+
+/// That it is paused, and why unless a person did it.
+fn paused(reason: &str) -> String {
+    match one_line(reason) {
+        reason if reason.starts_with("paused") => "paused".to_owned(),
+        reason => format!("paused: {reason}"),
     }
 }
 
@@ -176,10 +187,10 @@ pub fn busy(worker: &Worker) -> String {
         return if more > 0 { format!("{title} (and {more} more)") } else { title };
     }
     match worker.writes {
-        Some(Writing::Thought) => "thinks",
-        Some(Writing::Text) => "writes",
-        Some(Writing::Call) => "prepares a call",
-        None => "waits for the model",
+        Some(Writing::Thought) => "thinking",
+        Some(Writing::Text) => "writing",
+        Some(Writing::Call) => "preparing a tool call",
+        None => "waiting for the model",
     }
     .to_owned()
 }
@@ -187,22 +198,22 @@ pub fn busy(worker: &Worker) -> String {
 /// Why somebody waits, in words.
 pub fn waiting(reason: &WaitReason) -> String {
     match reason {
-        WaitReason::Model => "waits for the model".to_owned(),
-        WaitReason::Retry { attempt, of, delay_ms, error, rate_limited, .. } => {
-            let tries = of.map_or_else(|| format!("try {attempt}"), |of| format!("try {attempt} of {of}"));
-            let tries = format!("{tries} in {}", duration(*delay_ms));
+        WaitReason::Model => "waiting for the model".to_owned(),
+        WaitReason::Retry { attempt, of, delay_ms, error, rate_limited, status } => {
+            let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
+            let retry = format!("retry {attempt}{of} in {}", duration(*delay_ms));
             // What is long comes last, where it may be cut.
-            if *rate_limited {
-                format!("rate limit, {tries}")
-            } else {
-                format!("{tries}: {}", one_line(error))
+            match status {
+                Some(OVERLOADED) => format!("provider overloaded, {retry}"),
+                _ if *rate_limited => format!("rate limited, {retry}"),
+                _ => format!("{retry}: {}", one_line(error)),
             }
         }
-        WaitReason::Turn { ahead } => format!("waits for its turn, {ahead} ahead"),
-        WaitReason::Disk { error } => format!("cannot write its transcript: {}", one_line(error)),
-        WaitReason::Permission { .. } => "asks you".to_owned(),
-        WaitReason::Compaction => "shortens its conversation".to_owned(),
-        WaitReason::Budget => "waits for budget that other requests have reserved".to_owned(),
+        WaitReason::Turn { ahead } => format!("queued, {ahead} ahead"),
+        WaitReason::Disk { error } => format!("cannot write the transcript: {}", one_line(error)),
+        WaitReason::Permission { .. } => "waiting for you".to_owned(),
+        WaitReason::Compaction => "compacting the conversation".to_owned(),
+        WaitReason::Budget => "waiting for budget that other requests have reserved".to_owned(),
     }
 }
 

@@ -3,7 +3,7 @@
 use ratatui::text::Line;
 
 use super::item::{self, Fold};
-use crate::conversation::{Conversation, Item};
+use crate::conversation::{AGENT, Conversation, Item};
 use crate::text::{cut, one_line};
 use crate::theme::Theme;
 
@@ -12,8 +12,13 @@ const THOUGHTS: usize = 3;
 /// How many lines of an answer are laid out while it comes: more than a screen has room for.
 const MOST: usize = 200;
 
-/// What is being said and done, as lines.
-pub fn lines(conversation: &Conversation, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+/// What is being said and done, as lines: without the calls that started agents, where these have lines elsewhere.
+pub fn lines(
+    conversation: &Conversation,
+    theme: &Theme,
+    columns: usize,
+    hides_agents: bool,
+) -> Vec<Line<'static>> {
     crate::fuse::pass("coming");
     let mut lines = Vec::new();
     if let Some(thinking) = conversation.thinking() {
@@ -26,7 +31,7 @@ pub fn lines(conversation: &Conversation, theme: &Theme, columns: usize) -> Vec<
     if let Some((text, goes_on)) = conversation.saying() {
         lines.extend(item::saying(text, goes_on, theme, columns, MOST));
     }
-    for calling in conversation.calling() {
+    for calling in conversation.calling().iter().filter(|calling| !(hides_agents && calling.tool == AGENT)) {
         let mut words = format!("◌ {}", one_line(&calling.title));
         if !calling.progress.is_empty() {
             words.push_str(&format!("  {}", one_line(&calling.progress)));

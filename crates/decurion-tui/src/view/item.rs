@@ -3,17 +3,23 @@
 use decurion_protocol::Outcome;
 use ratatui::text::{Line, Span};
 
-use super::markdown;
-use crate::conversation::{Called, Item};
-use crate::text::{cut, one_line, plain, visible, wrap};
+use super::{markdown, todos};
+use crate::conversation::{Called, Greeting, Item};
+use crate::report::{Finished, first_sentence};
+use crate::text::{cut, one_line, plain, visible, width, wrap};
 use crate::theme::Theme;
 
+/// The name of the program.
+const NAME: &str = "Decurion";
 /// How many lines of a call's output are shown folded.
 const FOLDED: usize = 3;
 /// A prompt of more lines than this, such as a long paste, is folded.
 const FOLDED_PROMPT: usize = 20;
 /// How many lines of a change are shown folded.
 const FOLDED_CHANGE: usize = 24;
+
+/// How many steps of a list are shown folded.
+const FOLDED_TODOS: usize = 12;
 
 /// How much of an item is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +51,12 @@ impl Fold {
 pub fn lines(item: &Item, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
     crate::fuse::pass("item");
     let mut lines = match item {
+        Item::Greeting(greeting) => self::greeting(greeting, theme, columns),
         Item::Prompt(text) => prompt(text, theme, columns, fold),
         Item::Said { text, goes_on } => said(text, *goes_on, theme, columns),
         Item::Thought(text) => thought(text, theme, columns, fold),
         Item::Call(called) => call(called, theme, columns, fold),
+        Item::Finished(finished) => self::finished(finished, theme, columns, fold),
         Item::Notice { level, text } => notice(level, text, theme, columns),
         Item::Shortened { tokens } => {
             let words = format!("── the conversation was shortened here ({tokens} tokens) ──");
@@ -75,6 +83,18 @@ fn marked(mark: Span<'static>, lines: Vec<Line<'static>>) -> Vec<Line<'static>> 
             Line { spans, style: line.style, alignment: None }
         })
         .collect()
+}
+
+fn greeting(greeting: &Greeting, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+    let Greeting { version, model, folder } = greeting;
+    let faint = |words: String| Line::styled(cut(&words, columns).into_owned(), theme.faint);
+    let about = format!(" {version} · {}", one_line(model));
+    let about = cut(&about, columns.saturating_sub(NAME.len())).into_owned();
+    vec![
+        Line::from(vec![Span::styled(NAME, theme.accent), Span::styled(about, theme.faint)]),
+        faint(one_line(folder)),
+        faint("? for help · try: explain this repository".to_owned()),
+    ]
 }
 
 fn prompt(text: &str, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
@@ -149,6 +169,10 @@ fn result(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Lin
         let most = if fold.is_folded() { FOLDED_CHANGE } else { usize::MAX };
         return marked(Span::raw("    "), change.lines(theme, room, most, fold.hint()));
     }
+    if let Some(todos) = &called.todos {
+        let most = if fold.is_folded() { FOLDED_TODOS } else { usize::MAX };
+        return marked(mark, todos::lines(todos, theme, room, most));
+    }
     let style = if called.failed { theme.error } else { theme.faint };
     let in_short = summary(called).filter(|_| fold.is_folded() && !called.failed);
     if let Some(words) = in_short {
@@ -181,11 +205,34 @@ fn summary(called: &Called) -> Option<String> {
     match called.tool.as_str() {
         "Read" => Some(plural("line")),
         "Grep" | "Glob" if lines > FOLDED => Some(plural("line")),
-        // The report of one that is waited for is its answer; of any other there is only that it began.
-        "Agent" | "Task" => called.output.lines().find(|line| !line.trim().is_empty()).map(one_line),
-        "TodoWrite" => Some("the list of steps is as shown".to_owned()),
+        // The whole report is the model's to tell.
+        "Agent" | "Task" => {
+            let said = first_sentence(&called.output);
+            let words = called.used.iter().cloned().chain(said);
+            Some(words.collect::<Vec<_>>().join(" — ")).filter(|words| !words.is_empty())
+        }
         _ => None,
     }
+}
+
+/// A background agent or command that has ended, and why the model begins to speak.
+fn finished(finished: &Finished, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+    let (sign, style) = if finished.succeeded() { ("✓ ", theme.good) } else { ("✗ ", theme.error) };
+    let name = cut(&finished.name, room(columns).max(16) / 2).into_owned();
+    let mut words = format!(" {}", finished.ending());
+    if !finished.used.is_empty() {
+        words.push_str(&format!(" · {}", finished.used));
+    }
+    let words = cut(&words, room(columns).saturating_sub(width(&name))).into_owned();
+    let line = Line::from(vec![Span::raw(name), Span::styled(words, theme.faint)]);
+    let mut lines = marked(Span::styled(sign, style), vec![line]);
+    if let Some(said) = finished.says() {
+        let room = columns.saturating_sub(4).max(1);
+        let said =
+            Line::styled(if fold.is_folded() { cut(&said, room).into_owned() } else { said }, theme.faint);
+        lines.extend(marked(Span::styled("  └ ", theme.faint), wrap(said, room, "")));
+    }
+    lines
 }
 
 fn notice(level: &str, text: &str, theme: &Theme, columns: usize) -> Vec<Line<'static>> {

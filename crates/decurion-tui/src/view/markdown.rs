@@ -150,8 +150,8 @@ impl<'a> Page<'a> {
             | Event::InlineHtml(text)
             | Event::InlineMath(text)
             | Event::DisplayMath(text) => self.text(&text),
-            Event::SoftBreak => self.text(" "),
-            Event::HardBreak => self.flush(),
+            // Models break lines where they want them broken.
+            Event::SoftBreak | Event::HardBreak => self.flush(),
             Event::Rule => self.rule(),
             Event::TaskListMarker(done) => self.span(if done { "☒ " } else { "☐ " }, self.theme.accent),
             Event::FootnoteReference(name) => self.text(&format!("[{name}]")),

@@ -10,9 +10,10 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
 use crate::steps::{What, steps};
-use crate::text::{cut, one_line, visible, wrap};
+use crate::text::{cut, one_line, visible, width, wrap};
 use crate::theme::Theme;
 
+use super::danger::dangers;
 use super::diff::Change;
 use super::markdown;
 
@@ -24,6 +25,8 @@ const LEAST_LINES: usize = 3;
 const LOW: usize = 8;
 /// How many lines of a plan are shown.
 const MOST_PLAN: usize = 60;
+/// How wide the line between a plan and the answers is.
+const RULE: usize = 40;
 
 /// How a question is shown.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,16 @@ pub struct Asking<'a> {
     pub marked: &'a BTreeSet<usize>,
     /// How many questions wait, this one included.
     pub waiting: usize,
+}
+
+/// What stands before a command in the title.
+fn run_words(question: &Question) -> &'static str {
+    if question.leaves_sandbox() { "Run without the sandbox: " } else { "Run: " }
+}
+
+/// Who asks, without the main agent, whom everybody knows.
+pub fn agents_below_root(question: &Question) -> impl Iterator<Item = &String> {
+    question.path.iter().enumerate().filter(|(at, name)| !(*at == 0 && *name == "main")).map(|(_, name)| name)
 }
 
 impl Asking<'_> {
@@ -70,6 +83,8 @@ impl Asking<'_> {
                 let plan = visible(&plan);
                 let all = markdown::lines(&plan, self.theme, self.columns.saturating_sub(2).max(1));
                 lines.extend(self.bounded(all, self.at_most(room, MOST_PLAN)));
+                // The plan's own numbers are not the answers'.
+                lines.push(Line::styled("─".repeat(self.columns.min(RULE)), self.theme.faint));
             }
             Subject::Choices(_) | Subject::Elicitation => {}
         }
@@ -107,7 +122,10 @@ impl Asking<'_> {
     fn before_answers(&self, question: &Question) -> Vec<Line<'static>> {
         let mut lines = Vec::new();
         if question.subject() == Subject::Call {
-            lines.extend(self.sentence(&format!("why: {}", question.reason), self.theme.faint));
+            for danger in dangers(question) {
+                lines.extend(self.sentence(&format!("⚠ {danger}"), self.theme.error));
+            }
+            lines.extend(self.sentence(&format!("Reason: {}", question.reason), self.theme.faint));
         }
         let steps = steps(question);
         let Some(step) = steps.get(self.step) else { return lines };
@@ -149,7 +167,7 @@ impl Asking<'_> {
         }
         // Where none is chosen, nobody has these keys.
         if step.several && self.chosen.is_some() {
-            answers.push(self.sentence("space marks, enter takes all that are marked", self.theme.faint));
+            answers.push(self.sentence("space to select, enter to confirm", self.theme.faint));
         }
         answers
     }
@@ -202,22 +220,24 @@ impl Asking<'_> {
 
     /// Who asks, by the path of agents from the root, and how many more wait.
     fn head(&self, question: &Question) -> Line<'static> {
-        let asker =
-            if question.path.is_empty() { "the main agent".to_owned() } else { question.path.join(" › ") };
         let what = match question.subject() {
-            Subject::Call => format!(" {}", one_line(&question.wanted())),
-            Subject::Choices(_) => " asks".to_owned(),
-            Subject::Plan(_) => " has a plan".to_owned(),
+            Subject::Call => match self.short_command(question) {
+                Some(command) => format!("{}{command}", run_words(question)),
+                None => one_line(&question.title()),
+            },
+            Subject::Choices(_) => "The model has a question".to_owned(),
+            Subject::Plan(_) => "Start with this plan?".to_owned(),
             Subject::Elicitation => {
                 let server = question.elicitation.as_ref().map(|asked| one_line(&asked.server));
-                format!(": the server {} asks", server.unwrap_or_default())
+                format!("The MCP server {} asks", server.unwrap_or_default())
             }
         };
-        let mut spans = vec![
-            Span::styled("? ", self.theme.asking),
-            Span::styled(one_line(&asker), Modifier::BOLD),
-            Span::raw(what),
-        ];
+        let mut spans = vec![Span::styled("? ", self.theme.asking)];
+        // With one agent there is nobody else to ask.
+        for agent in agents_below_root(question) {
+            spans.push(Span::styled(format!("{} › ", one_line(agent)), self.theme.faint));
+        }
+        spans.push(Span::styled(what, Modifier::BOLD));
         if self.waiting > 1 {
             spans.push(Span::styled(format!("  (1 of {})", self.waiting), self.theme.asking));
         }
@@ -228,11 +248,22 @@ impl Asking<'_> {
     fn subject(&self, question: &Question, most: usize) -> Vec<Line<'static>> {
         let (input, room) = (&question.input, self.columns.saturating_sub(2).max(1));
         match question.tool.as_str() {
-            "Bash" => self.text(input["command"].as_str().unwrap_or_default(), "$ ", room),
+            "Bash" if self.short_command(question).is_some() => {
+                self.description(question).into_iter().collect()
+            }
+            "Bash" => {
+                let mut lines = self.text(input["command"].as_str().unwrap_or_default(), "$ ", room);
+                lines.extend(self.description(question));
+                lines
+            }
             CONNECTION => self.text(&question.intent.title, "", room),
             tool if let Some(change) = Change::asked(tool, input) => {
-                let path = input["file_path"].as_str().or(input["notebook_path"].as_str());
-                let mut lines = self.text(path.unwrap_or_default(), "", room);
+                let path =
+                    input["file_path"].as_str().or(input["notebook_path"].as_str()).unwrap_or_default();
+                // Once is enough, where the title names it to its end.
+                let named = question.intent.title.rsplit(' ').next().unwrap_or_default();
+                let is_named = !named.is_empty() && path.ends_with(named);
+                let mut lines = if is_named { Vec::new() } else { self.text(path, "", room) };
                 lines.extend(change.lines(
                     self.theme,
                     room,
@@ -242,7 +273,7 @@ impl Asking<'_> {
                 lines
             }
             _ => {
-                let mut lines = self.text(&question.intent.title, "", room);
+                let mut lines = Vec::new();
                 let whole = serde_json::to_string_pretty(input).unwrap_or_default();
                 if input.as_object().is_some_and(|members| !members.is_empty()) {
                     lines.extend(self.text(&whole, "", room));
@@ -250,6 +281,22 @@ impl Asking<'_> {
                 lines
             }
         }
+    }
+
+    /// A command that fits into the title as it is.
+    fn short_command(&self, question: &Question) -> Option<String> {
+        let command = question.input["command"].as_str().filter(|_| question.tool == "Bash")?;
+        let asker: usize = agents_below_root(question).map(|agent| width(agent) + 3).sum();
+        let fits = width(command) + asker + "?   (1 of 99)".len() + run_words(question).len() <= self.columns;
+        (fits && one_line(command) == command && !command.is_empty()).then(|| command.to_owned())
+    }
+
+    /// What the model says that the command is for: in one line with a name, so that it neither hides the command nor
+    /// looks like one.
+    fn description(&self, question: &Question) -> Option<Line<'static>> {
+        let said = question.input["description"].as_str().map(one_line).filter(|said| !said.is_empty())?;
+        let said = format!("Description: {said}");
+        Some(Line::styled(cut(&said, self.columns.saturating_sub(2)).into_owned(), self.theme.faint))
     }
 
     /// So many lines of what would be done, and how many there are besides.

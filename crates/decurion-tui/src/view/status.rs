@@ -17,6 +17,8 @@ use crate::theme::Theme;
 /// What is known besides the session.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
+    /// The model that will answer, before one has.
+    pub model: Option<String>,
     /// How many tokens a model can take, by its name.
     pub windows: BTreeMap<String, u64>,
     /// Which sandbox is in force.
@@ -29,6 +31,8 @@ pub struct Known {
     pub home: Home,
     /// Whether the mode that asks about nothing can be chosen.
     pub can_bypass: bool,
+    /// Whether nothing on the screen is to move by itself but numbers.
+    pub reduced_motion: bool,
     /// Whether a person has a status line of their own.
     pub has_own: bool,
     /// What it says.
@@ -205,13 +209,13 @@ fn duties(view: &SessionView, known: &Known, theme: &Theme, with_mode: bool) -> 
 /// The facts, which a person may want told in other words.
 fn others(view: &SessionView, known: &Known, theme: &Theme) -> Vec<(String, Style)> {
     let mut parts = Vec::new();
-    if let Some(model) = &view.root.model {
+    if let Some(model) = view.root.model.as_ref().or(known.model.as_ref()) {
         let name = model.rsplit('/').next().unwrap_or(model);
         parts.push((one_line(name), theme.faint));
     }
     if view.root.tokens > 0 {
         let share = known.window(view).map(|window| view.root.tokens * 100 / window);
-        let words = share.map_or_else(|| tokens(view.root.tokens), |share| format!("{share} % of context"));
+        let words = share.map_or_else(|| tokens(view.root.tokens), |share| format!("{share}% context"));
         let style = if share.is_some_and(|share| share >= 80) { theme.warning } else { theme.faint };
         parts.push((words, style));
     }
@@ -231,12 +235,12 @@ fn others(view: &SessionView, known: &Known, theme: &Theme) -> Vec<(String, Styl
 /// A mode in words.
 pub fn mode_words(mode: Mode) -> &'static str {
     match mode {
-        Mode::Default => "asks before it acts",
-        Mode::AcceptEdits => "edits without asking",
-        Mode::Plan => "plans, changes nothing",
-        Mode::BypassPermissions => "asks about nothing",
-        Mode::DontAsk => "asks nobody",
-        Mode::Bubble => "asks here for all",
+        Mode::Default => "ask before acting",
+        Mode::AcceptEdits => "auto-accept edits",
+        Mode::Plan => "plan mode",
+        Mode::BypassPermissions => "⚠ bypass permissions",
+        Mode::DontAsk => "deny without asking",
+        Mode::Bubble => "ask here for all agents",
     }
 }
 

@@ -42,12 +42,12 @@ fn a_line_of_ones_own_hides_neither_the_mode_nor_who_works() {
         one
         two
         three
-        edits without asking
+        auto-accept edits
         -- nobody works, bypassPermissions
         one
         two
         three
-        asks about nothing
+        ⚠ bypass permissions
         -- some work, default
         one
         two
@@ -57,12 +57,12 @@ fn a_line_of_ones_own_hides_neither_the_mode_nor_who_works() {
         one
         two
         three
-        edits without asking · 2 working, 1 waiting
+        auto-accept edits · 2 working, 1 waiting
         -- some work, bypassPermissions
         one
         two
         three
-        asks about nothing · 2 working, 1 waiting
+        ⚠ bypass permissions · 2 working, 1 waiting
     "#]]
     .assert_eq(&all);
 }
@@ -71,8 +71,8 @@ fn a_line_of_ones_own_hides_neither_the_mode_nor_who_works() {
 fn a_low_terminal_shows_less_of_it_and_the_mode_all_the_same() {
     let own = Own::Says("one\ntwo\nthree".to_owned());
     let low = |rows| shown(&[], Mode::BypassPermissions, &own, (20, rows));
-    assert_eq!(low(8), "one\ntwo\nasks about nothing\n");
-    assert_eq!(low(3), "one\nasks about nothing\n");
+    assert_eq!(low(8), "one\ntwo\n⚠ bypass permissions\n");
+    assert_eq!(low(3), "one\n⚠ bypass permissions\n");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn one_that_fails_leaves_the_usual_line_and_says_why() {
     let own = Own::Failed("the command\u{1b}[2J ended with 3".to_owned());
     expect![[r#"
         status line: the command␛[2J ended with 3
-        plans, changes nothing · claude-test-4
+        plan mode · claude-test-4
     "#]]
     .assert_eq(&shown(&[], Mode::Plan, &own, (80, 24)));
 }
@@ -91,7 +91,7 @@ fn a_question_and_a_hint_are_told_in_its_place() {
     let mut app = app(&asked(None, &[], "Bash", &json!({"command": "x"}), &[]), (80, 24));
     app.known.own = own.clone();
     let last = app.live(jiff::Timestamp::from_second(100).unwrap()).0.pop().unwrap().to_string();
-    assert!(last.starts_with("1 question · asks before it acts"), "{last}");
+    assert!(last.starts_with("1 question · ask before acting"), "{last}");
     let mut app = crate::screens::app(&[], (80, 24));
     (app.known.own, app.known.hint) = (own, Some("press again to leave".to_owned()));
     assert_eq!(bottom(&app), "press again to leave\n");

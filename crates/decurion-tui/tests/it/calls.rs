@@ -63,3 +63,91 @@ fn what_is_refused_says_what_it_was() {
     "#]]
     .assert_eq(&titles);
 }
+
+#[test]
+fn background_work_that_ended_is_named_before_the_model_speaks_of_it() {
+    let record = |task: &str, kind: &str, agent: Option<&str>, description: &str| {
+        (
+            None,
+            json!({"type": "task_opened", "record": {"task": task, "kind": kind, "description": description,
+                "prompt": "p", "parent": null, "depth": 1, "attention": "background", "output_file": "/x",
+                "agent_type": agent}}),
+        )
+    };
+    let ended = |task: &str, outcome: Value| {
+        let mut state = outcome;
+        state["state"] = json!("ended");
+        (None, json!({"type": "task_changed", "task": task, "state": state}))
+    };
+    let told = |tasks: &[&str]| {
+        let delivers: Vec<Value> = tasks.iter().map(|task| json!({"ending": {"task": task}})).collect();
+        let text = "<task-notification>\n<task-id>a1</task-id>\n</task-notification>";
+        (
+            None,
+            json!({"type": "message", "lines": [uuid::Uuid::nil()], "parent": null,
+                "message": {"role": "user", "content": text},
+                "meta": {"origin": {"note": "notification"}, "delivers": delivers}}),
+        )
+    };
+    let report = "## Findings\n\nTwo callers use it. Both are old.";
+    let events = [
+        record("a1", "local_agent", Some("Explore"), "find the callers"),
+        record("b2", "local_bash", None, "npm test"),
+        record("a3", "local_agent", Some("Plan"), "think"),
+        ended("a1", json!({"outcome": "completed", "report": report})),
+        ended("b2", json!({"outcome": "failed", "error": "exit code 1"})),
+        told(&["a1", "b2"]),
+        ended("a3", json!({"outcome": "killed", "by": "a person"})),
+        told(&["a3"]),
+    ];
+    expect![[r#"
+
+        ✓ Explore · find the callers finished · 3s
+          └ Two callers use it.
+
+        ✗ $ npm test failed · 3s
+          └ exit code 1
+
+        ✗ Plan · think was stopped by a person · 4s
+    "#]]
+    .assert_eq(&self::told(&events));
+}
+
+#[test]
+fn results_are_told_to_people_without_what_only_the_model_has_to_know() {
+    let agent = json!({"content": [{"type": "text", "text": "# Report\n\nIt works. All of it."},
+        {"type": "text", "text": "agentId: a1 (for `resume`)"}], "structured": {"status": "completed",
+        "content": [{"type": "text", "text": "# Report\n\nIt works. All of it."}], "totalToolUseCount": 3,
+        "totalTokens": 5200, "totalDurationMs": 12_400}});
+    let launched =
+        json!({"content": "agentId: a2", "structured": {"isAsync": true, "status": "async_launched"}});
+    let command = json!({"content": "The command runs. ID: b1", "structured": {"backgroundTaskId": "b1"}});
+    let wrong = json!({"content": "<tool_use_error>File not found</tool_use_error>", "is_error": true});
+    let declined = "Permission denied: The user does not want this call, and wants you to stop and wait.";
+    let declined = json!({"content": declined, "is_error": true});
+    let events = [
+        ended("c1", "Agent", &agent),
+        ended("c2", "Agent", &launched),
+        ended("c3", "Bash", &command),
+        ended("c4", "Read", &wrong),
+        ended("c5", "Edit", &declined),
+    ];
+    expect![[r#"
+
+        ● Agent
+          └ 3 tools · 5.2k tok · 12s — It works.
+
+        ● Agent
+          └ running in the background
+
+        ● Bash
+          └ running in the background
+
+        ● Read
+          └ File not found
+
+        ● Edit
+          └ you declined
+    "#]]
+    .assert_eq(&told(&events));
+}

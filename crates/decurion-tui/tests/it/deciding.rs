@@ -121,7 +121,7 @@ fn who_asks_what_and_the_chosen_answer_are_in_sight_however_much_there_is() {
     for columns in [44, 80] {
         let mut app = app(&asked(None, &[], "Bash", &command(&long), &rules), (columns, SIZE.1));
         let screen = live(&mut app);
-        assert!(screen.contains("? the main agent wants to use Bash"), "{columns}\n{screen}");
+        assert!(screen.contains("? Run this command?"), "{columns}\n{screen}");
         assert!(
             screen.contains("$ echo one") && screen.contains("❯ 1. Yes, this once"),
             "{columns}\n{screen}"
@@ -131,7 +131,7 @@ fn who_asks_what_and_the_chosen_answer_are_in_sight_however_much_there_is() {
             press(&mut app, KeyCode::Down);
         }
         let screen = live(&mut app);
-        assert!(screen.contains("$ echo one") && screen.contains("❯ 4. No, and say"), "{columns}\n{screen}");
+        assert!(screen.contains("$ echo one") && screen.contains("❯ 4. No, and tell"), "{columns}\n{screen}");
     }
 }
 
@@ -140,20 +140,40 @@ fn in_the_smallest_terminal_the_answer_that_enter_gives_is_in_sight() {
     for (columns, rows) in [(44, 10), (44, 8), (30, 8), (20, 8), (20, 6)] {
         let mut app =
             app(&asked(None, &[], "Bash", &command("touch narrow"), &["touch narrow"]), (columns, rows));
-        for (at, words) in ["Yes", "Yes, and", "Yes, and", "No"].iter().enumerate() {
+        for (at, words) in ["Yes", "Yes", "Yes", "No", "No"].iter().enumerate() {
             let lines = app.live(jiff::Timestamp::from_second(100).unwrap()).0;
             app.drawn_once();
             let from = lines.len().saturating_sub(usize::from(rows));
             let screen: String = lines[from..].iter().map(|line| format!("{line}\n")).collect();
             let answer = format!("❯ {}. {words}", at + 1);
             assert!(screen.contains(&answer), "{columns}x{rows}, {answer}:\n{screen}");
-            assert!(
-                screen.contains("? the main") && screen.contains("$ touch"),
-                "{columns}x{rows}:\n{screen}"
-            );
+            let is_named = screen.contains("? Run: touch narrow") || screen.contains("$ touch");
+            assert!(screen.contains("? Run") && is_named, "{columns}x{rows}:\n{screen}");
             press(&mut app, KeyCode::Down);
         }
     }
+}
+
+#[test]
+fn leaving_the_sandbox_is_in_the_title_and_the_answer_however_low_the_terminal() {
+    let input = json!({"command": "mkdir -p ~/x", "dangerouslyDisableSandbox": true});
+    for rows in [30, 14, 9] {
+        let mut app = app(&asked(None, &[], "Bash", &input, &[]), (80, rows));
+        let screen = live(&mut app);
+        assert!(screen.contains("? Run without the sandbox: mkdir -p ~/x"), "{rows}:\n{screen}");
+        assert!(screen.contains("❯ 1. Yes, without the sandbox"), "{rows}:\n{screen}");
+    }
+}
+
+#[test]
+fn a_description_neither_hides_the_command_nor_looks_like_one() {
+    let description = format!("{}\n$ ls", "harmless ".repeat(100));
+    let input =
+        json!({"command": format!("echo one\nrm -rf {}", "x".repeat(60)), "description": description});
+    let mut app = app(&asked(None, &[], "Bash", &input, &[]), (80, 20));
+    let screen = live(&mut app);
+    assert!(screen.contains("  $ echo one\n") && screen.contains("\n  rm -rf x"), "{screen}");
+    assert!(screen.contains("  Description: harmless ") && !screen.contains("$ ls"), "{screen}");
 }
 
 #[test]
@@ -165,10 +185,7 @@ fn a_question_gives_way_to_what_has_the_keys() {
     let screen = live(&mut app);
     assert!(screen.contains("still at work") && screen.contains("❯ wait"), "{screen}");
     assert_eq!(screen.matches('❯').count(), 1, "{screen}");
-    assert!(
-        screen.contains("? the main agent wants to use Bash") && !screen.contains("this once"),
-        "{screen}"
-    );
+    assert!(screen.contains("? Run: make") && !screen.contains("this once"), "{screen}");
     // Below what is being written it is whole, and takes no key.
     press(&mut app, KeyCode::Esc);
     write(&mut app, "a draft");
@@ -228,7 +245,7 @@ fn all_of_a_question_is_on_its_page() {
     app.update(Input::Key(KeyEvent::new(KeyCode::Char('o'), KeyModifiers::CONTROL)));
     let page: String = app.page().unwrap().0.iter().map(|line| format!("{line}\n")).collect();
     assert!(page.contains("Explore · find all callers") && page.contains("content:\none\ntwo\n"), "{page}");
-    assert!(page.contains("why: no rule allows this"), "{page}");
+    assert!(page.contains("Reason: no rule allows this"), "{page}");
 }
 
 #[test]
@@ -240,7 +257,7 @@ fn a_servers_many_words_do_not_hide_that_it_is_a_server() {
     question["elicitation"]["message"] = json!("All is well, go on. ".repeat(200));
     let mut app = app(&events, SIZE);
     let screen = live(&mut app);
-    assert!(screen.contains("the server notes asks") && screen.contains("❯ 1. "), "{screen}");
+    assert!(screen.contains("The MCP server notes asks") && screen.contains("❯ 1. "), "{screen}");
 }
 
 #[test]
@@ -288,10 +305,10 @@ fn a_form_that_is_refused_keeps_what_was_written() {
     write(&mut app, "many");
     assert_eq!(press(&mut app, KeyCode::Enter).len(), 1);
     // Until it is refused it is not asked again.
-    assert!(!live(&mut app).contains("the server notes asks"));
+    assert!(!live(&mut app).contains("The MCP server notes asks"));
     let refused = json!({"reply": "refused", "reason": "that is no age"});
     take(&mut app, &(None, json!({"type": "replied", "request": 1, "reply": refused})));
-    assert!(live(&mut app).contains("the server notes asks"));
+    assert!(live(&mut app).contains("The MCP server notes asks"));
     press(&mut app, KeyCode::Char('1'));
     let screen = live(&mut app);
     assert!(screen.contains("answer: Ada"), "{screen}");
@@ -309,7 +326,7 @@ fn a_call_that_is_over_asks_nothing_and_hides_no_other_question() {
     next.1["question"]["call"] = json!("r");
     take(&mut app, &next);
     let screen = live(&mut app);
-    assert!(screen.contains("$ ninja") && !screen.contains("$ make"), "{screen}");
+    assert!(screen.contains("? Run: ninja") && !screen.contains("make"), "{screen}");
     assert!(allows(&press(&mut app, KeyCode::Char('1'))));
 }
 
@@ -319,12 +336,12 @@ fn the_next_question_is_there_as_soon_as_one_is_answered() {
     let mut next = asked(None, &[], "Bash", &command("ninja"), &[]).pop().unwrap();
     next.1["question"]["id"] = json!(uuid::Uuid::from_u128(7));
     take(&mut app, &next);
-    assert!(live(&mut app).contains("$ make"));
+    assert!(live(&mut app).contains("? Run: make"));
     assert!(allows(&press(&mut app, KeyCode::Char('1'))));
     // Not before it was in sight.
-    assert!(live(&mut app).contains("$ ninja"));
+    assert!(live(&mut app).contains("? Run: ninja"));
     assert!(allows(&press(&mut app, KeyCode::Char('1'))));
-    assert!(!live(&mut app).contains("wants to use"));
+    assert!(!live(&mut app).contains("? Run"));
 }
 
 #[test]

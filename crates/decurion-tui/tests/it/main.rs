@@ -11,7 +11,9 @@ mod leaving;
 mod markdown;
 mod popup;
 mod screens;
+mod todos;
 mod tree;
+mod working;
 
 /// A test file that is not named above would never run.
 #[test]

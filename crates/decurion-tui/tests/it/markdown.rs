@@ -98,49 +98,49 @@ fn a_page_in_a_narrow_terminal() {
         PAGE,
         30,
         &expect![[r#"
-        The plan
+            The plan
 
-        Read src/main.rs first, then
-        all of the guide (https://
-        example.org/guide); see
-        https://example.org too.
+            Read src/main.rs first, then
+            all of the guide
+            (https://example.org/guide);
+            see https://example.org too.
 
-        1. One thing that is longer
-           than a narrow line can hold
-        2. Another
-           • nested, with code
-           • ☒ done
-           • ☐ open
+            1. One thing that is longer
+               than a narrow line can hold
+            2. Another
+               • nested, with code
+               • ☒ done
+               • ☐ open
 
-           A second paragraph of it.
+               A second paragraph of it.
 
-        │ A quote that goes on for
-        │ longer than one line,
-        │
-        │ │ and one inside it.
+            │ A quote that goes on for
+            │ longer than one line,
+            │
+            │ │ and one inside it.
 
-          fn main() {
-              println!("a line of code
-            that is much too long for
-            a narrow terminal to show
-            at once");
-          }
+              fn main() {
+                  println!("a line of code
+                that is much too long for
+                a narrow terminal to show
+                at once");
+              }
 
-        name   │ what it is   │   size
-        ───────┼──────────────┼───────
-        first  │ a short one  │      1
-        二番目 │ a rather     │ 20,000
-               │ long         │ 
-               │ description  │ 
-               │ of the       │ 
-               │ second one,  │ 
-               │ which wraps  │ 
+            name   │ what it is   │   size
+            ───────┼──────────────┼───────
+            first  │ a short one  │      1
+            二番目 │ a rather     │ 20,000
+                   │ long         │ 
+                   │ description  │ 
+                   │ of the       │ 
+                   │ second one,  │ 
+                   │ which wraps  │ 
 
-        ──────────────────────────────
+            ──────────────────────────────
 
-        Last words.
-        After a break <b>html</b>.
-    "#]],
+            Last words.
+            After a break <b>html</b>.
+        "#]],
     );
 }
 

@@ -212,7 +212,7 @@ fn a_conversation() {
           turns the rest �around.
 
         >
-        asks before it acts
+        ask before acting
     "#]],
     );
     check(
@@ -264,7 +264,7 @@ fn a_conversation() {
           A right-to-left word שלום and one that turns the rest �around.
 
         >
-        asks before it acts
+        ask before acting
     "#]],
     );
     check(
@@ -314,7 +314,7 @@ fn a_conversation() {
           A right-to-left word שלום and one that turns the rest �around.
 
         >
-        asks before it acts
+        ask before acting
     "#]],
     );
 }
@@ -369,11 +369,11 @@ fn agents_at_work() {
 
             ● Explore · find all cal…  Grep fn parse
               ◌ general-purpose…  rate limit… 1m 36s
-                ● $ cargo test --works…       1m 33s
-              … 1 not well
+                ● $ cargo test --wo…  running 1m 33s
+              … 1 failed
 
             >
-            asks before it acts
+            ask before acting · 2 working, 1 waiting
         "#]],
     );
     check(
@@ -385,12 +385,12 @@ fn agents_at_work() {
             > Look everywhere.
 
             ● Explore · find all callers of the old parser  Grep fn parse    1 tool · 1m 39s
-              ◌ general-purpose · 次の段落を調べて、…  rate limit, try 2 of 10 in 12s 1m 36s
-                ● $ cargo test --workspace  runs                                      1m 33s
-              … 1 not well
+              ◌ general-purpose · 次の段落を調べて…  rate limited, retry 2 of 10 in … 1m 36s
+                ● $ cargo test --workspace  running                                   1m 33s
+              … 1 failed
 
             >
-            asks before it acts · 2 working, 1 waiting
+            ask before acting · 2 working, 1 waiting
         "#]],
     );
     check(
@@ -402,12 +402,12 @@ fn agents_at_work() {
             > Look everywhere.
 
             ● Explore · find all callers of the old parser  Grep fn parse                                                                                                                            1 tool · 1m 39s
-              ◌ general-purpose · 次の段落を調べて、全部直す  rate limit, try 2 of 10 in 12s                                                                                                                  1m 36s
-                ● $ cargo test --workspace  runs                                                                                                                                                              1m 33s
-              … 1 not well
+              ◌ general-purpose · 次の段落を調べて、全部直す  rate limited, retry 2 of 10 in 12s                                                                                                              1m 36s
+                ● $ cargo test --workspace  running                                                                                                                                                           1m 33s
+              … 1 failed
 
             >
-            asks before it acts · 2 working, 1 waiting
+            ask before acting · 2 working, 1 waiting
         "#]],
     );
 }
@@ -440,7 +440,7 @@ fn the_view_of_tasks() {
 
             ● Explore · find all cal…  Grep fn parse
               ◌ general-purpose…  rate limit… 1m 36s
-                ● $ cargo test --works…       1m 33s
+                ● $ cargo test --wo…  running 1m 33s
             ✗ Plan · �turned␛[2J  failed          2s
             ↑↓ · enter look, steer · x stop · p
             pause/resume (P: whole subtree) · b
@@ -448,7 +448,7 @@ fn the_view_of_tasks() {
             back · other keys write the prompt
 
             >
-            asks before it acts
+            ask before acting · 2 working, 1 waiting
         "#]],
     );
     check(
@@ -460,14 +460,14 @@ fn the_view_of_tasks() {
             > Look everywhere.
 
             ● Explore · find all callers of the old parser  Grep fn parse    1 tool · 1m 39s
-              ◌ general-purpose · 次の段落を調べて、…  rate limit, try 2 of 10 in 12s 1m 36s
-                ● $ cargo test --workspace  runs                                      1m 33s
+              ◌ general-purpose · 次の段落を調べて…  rate limited, retry 2 of 10 in … 1m 36s
+                ● $ cargo test --workspace  running                                   1m 33s
             ✗ Plan · �turned␛[2J  failed                                                  2s
             ↑↓ · enter look, steer · x stop · p pause/resume (P: whole subtree) · b
             background · $ budget · r resume · esc back · other keys write the prompt
 
             >
-            asks before it acts · 2 working, 1 waiting
+            ask before acting · 2 working, 1 waiting
         "#]],
     );
     check(
@@ -479,13 +479,13 @@ fn the_view_of_tasks() {
             > Look everywhere.
 
             ● Explore · find all callers of the old parser  Grep fn parse                                                                                                                            1 tool · 1m 39s
-              ◌ general-purpose · 次の段落を調べて、全部直す  rate limit, try 2 of 10 in 12s                                                                                                                  1m 36s
-                ● $ cargo test --workspace  runs                                                                                                                                                              1m 33s
+              ◌ general-purpose · 次の段落を調べて、全部直す  rate limited, retry 2 of 10 in 12s                                                                                                              1m 36s
+                ● $ cargo test --workspace  running                                                                                                                                                           1m 33s
             ✗ Plan · �turned␛[2J  failed                                                                                                                                                                          2s
             ↑↓ · enter look, steer · x stop · p pause/resume (P: whole subtree) · b background · $ budget · r resume · esc back · other keys write the prompt
 
             >
-            asks before it acts · 2 working, 1 waiting
+            ask before acting · 2 working, 1 waiting
         "#]],
     );
 }
@@ -569,32 +569,32 @@ fn questions(columns: u16) -> String {
 #[test]
 fn every_kind_of_question() {
     expect![[r#"
-        ? the main agent wants to use Bash
+        ? Run this command?
           $ rm -rf target && \
               echo ␛[8mhidden� >> 'ノート.txt'
-          why: no rule allows this
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. Yes, and for the rest of this
-             session: Bash(rm:*)
-          3. Yes, and always in this project:
+          2. Yes, for the rest of this session:
              Bash(rm:*)
-          4. No, and say what to do instead
-             (esc)
-        1 question · asks before it acts
+          3. Yes, always in this project:
+             Bash(rm:*)
+          4. No, and tell it what to do instead
+          5. No, and stop (esc)
+        1 question · ask before acting
         ──
-        ? Explore › general-purpose wants to use
-          Edit
+        ? Explore › general-purpose › Edit
+          something?
           /w/src/parse.rs
           -     text.len()
           +     text.chars().count() // 文字, as
             people see them
-          why: no rule allows this
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. No, and say what to do instead
-             (esc)
-        1 question · asks before it acts
+          2. No, and tell it what to do instead
+          3. No, and stop (esc)
+        1 question · ask before acting
         ──
-        ? the main agent wants to use Write
+        ? Write something?
           /w/新しい.py
            1 + x_0 = "日本"
            2 + x_1 = "日本"
@@ -634,17 +634,15 @@ fn every_kind_of_question() {
           36 + x_35 = "日本"
           37 + x_36 = "日本"
           38 + x_37 = "日本"
-          39 + x_38 = "日本"
-          … 1 more line (ctrl+o to see all)
-          why: no rule allows this
+          … 2 more lines (ctrl+o to see all)
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. No, and say what to do instead
-             (esc)
-        1 question · asks before it acts
+          2. Yes, and all edits in this session
+          3. No, and tell it what to do instead
+          4. No, and stop (esc)
+        1 question · ask before acting
         ──
-        ? the main agent wants to use
-          mcp__notes__add
-          mcp__notes__add something
+        ? mcp__notes__add something?
           {
             "title": "é�",
             "tags": [
@@ -652,76 +650,79 @@ fn every_kind_of_question() {
               "b"
             ]
           }
-          why: no rule allows this
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. No, and say what to do instead
-             (esc)
-        1 question · asks before it acts
+          2. No, and tell it what to do instead
+          3. No, and stop (esc)
+        1 question · ask before acting
         ──
-        ? the main agent asks
+        ? The model has a question
           Which parser, 新しい or old? (1 of 2)
         ❯ 1. [ ] The new one
              counts characters as people see
              them, and is slower by a little
           2. [ ] 古い方
              counts bytes␛[2J
-          3. Something else (write it)
-          space marks, enter takes all that are
-          marked
-        1 question · asks before it acts
+          3. Other…
+          space to select, enter to confirm
+        1 question · ask before acting
         ──
-        ? Explore has a plan
+        ? Explore › Start with this plan?
           Plan
 
           1. count characters
           2. test with 日本語
 
             cargo test␛[2J
-        ❯ 1. Yes, and edit files without asking
+        ────────────────────────────────────────
+        ❯ 1. Yes, and auto-accept edits
           2. Yes, and ask before each change
-          3. No, go on planning: say what should
-             be different (esc)
-        1 question · asks before it acts
+          3. No, keep planning: tell it what to
+             change
+          4. No, and stop (esc)
+        1 question · ask before acting
         ──
-        ? the main agent: the server notes asks
+        ? The MCP server notes asks
           The server wants to know who you are.
           (1 of 3)
         ❯ 1. Answer it
           2. Decline
           3. Neither (esc)
-        1 question · asks before it acts
+        1 question · ask before acting
         ──
-        ? the main agent: the server notes asks
+        ? The MCP server notes asks
           The server wants to know who you are.
           https://example.org/a/rather/long/way?
           to=�somewhere
         ❯ 1. I have opened it
           2. Decline
           3. Neither (esc)
-        1 question · asks before it acts
+        1 question · ask before acting
     "#]]
     .assert_eq(&questions(40));
     expect![[r#"
-        ? the main agent wants to use Bash
+        ? Run this command?
           $ rm -rf target && \
               echo ␛[8mhidden� >> 'ノート.txt'
-          why: no rule allows this
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. Yes, and for the rest of this session: Bash(rm:*)
-          3. Yes, and always in this project: Bash(rm:*)
-          4. No, and say what to do instead (esc)
-        1 question · asks before it acts · 2 working, 1 waiting
+          2. Yes, for the rest of this session: Bash(rm:*)
+          3. Yes, always in this project: Bash(rm:*)
+          4. No, and tell it what to do instead
+          5. No, and stop (esc)
+        1 question · ask before acting · 2 working, 1 waiting
         ──
-        ? Explore › general-purpose wants to use Edit
+        ? Explore › general-purpose › Edit something?
           /w/src/parse.rs
           -     text.len()
           +     text.chars().count() // 文字, as people see them
-          why: no rule allows this
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. No, and say what to do instead (esc)
-        1 question · asks before it acts · 2 working
+          2. No, and tell it what to do instead
+          3. No, and stop (esc)
+        1 question · ask before acting · 2 working
         ──
-        ? the main agent wants to use Write
+        ? Write something?
           /w/新しい.py
            1 + x_0 = "日本"
            2 + x_1 = "日本"
@@ -761,15 +762,15 @@ fn every_kind_of_question() {
           36 + x_35 = "日本"
           37 + x_36 = "日本"
           38 + x_37 = "日本"
-          39 + x_38 = "日本"
-          40 + x_39 = "日本"
-          why: no rule allows this
+          … 2 more lines (ctrl+o to see all)
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. No, and say what to do instead (esc)
-        1 question · asks before it acts · 2 working, 1 waiting
+          2. Yes, and all edits in this session
+          3. No, and tell it what to do instead
+          4. No, and stop (esc)
+        1 question · ask before acting · 2 working, 1 waiting
         ──
-        ? the main agent wants to use mcp__notes__add
-          mcp__notes__add something
+        ? mcp__notes__add something?
           {
             "title": "é�",
             "tags": [
@@ -777,70 +778,75 @@ fn every_kind_of_question() {
               "b"
             ]
           }
-          why: no rule allows this
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. No, and say what to do instead (esc)
-        1 question · asks before it acts · 2 working, 1 waiting
+          2. No, and tell it what to do instead
+          3. No, and stop (esc)
+        1 question · ask before acting · 2 working, 1 waiting
         ──
-        ? the main agent asks
+        ? The model has a question
           Which parser, 新しい or old? (1 of 2)
         ❯ 1. [ ] The new one
              counts characters as people see them, and is slower by a little
           2. [ ] 古い方
              counts bytes␛[2J
-          3. Something else (write it)
-          space marks, enter takes all that are marked
-        1 question · asks before it acts · 2 working, 1 waiting
+          3. Other…
+          space to select, enter to confirm
+        1 question · ask before acting · 2 working, 1 waiting
         ──
-        ? Explore has a plan
+        ? Explore › Start with this plan?
           Plan
 
           1. count characters
           2. test with 日本語
 
             cargo test␛[2J
-        ❯ 1. Yes, and edit files without asking
+        ────────────────────────────────────────
+        ❯ 1. Yes, and auto-accept edits
           2. Yes, and ask before each change
-          3. No, go on planning: say what should be different (esc)
-        1 question · asks before it acts · 1 working, 1 waiting
+          3. No, keep planning: tell it what to change
+          4. No, and stop (esc)
+        1 question · ask before acting · 1 working, 1 waiting
         ──
-        ? the main agent: the server notes asks
+        ? The MCP server notes asks
           The server wants to know who you are. (1 of 3)
         ❯ 1. Answer it
           2. Decline
           3. Neither (esc)
-        1 question · asks before it acts · 2 working, 1 waiting
+        1 question · ask before acting · 2 working, 1 waiting
         ──
-        ? the main agent: the server notes asks
+        ? The MCP server notes asks
           The server wants to know who you are.
           https://example.org/a/rather/long/way?to=�somewhere
         ❯ 1. I have opened it
           2. Decline
           3. Neither (esc)
-        1 question · asks before it acts · 2 working, 1 waiting
+        1 question · ask before acting · 2 working, 1 waiting
     "#]]
     .assert_eq(&questions(80));
     expect![[r#"
-        ? the main agent wants to use Bash
+        ? Run this command?
           $ rm -rf target && \
               echo ␛[8mhidden� >> 'ノート.txt'
-          why: no rule allows this
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. Yes, and for the rest of this session: Bash(rm:*)
-          3. Yes, and always in this project: Bash(rm:*)
-          4. No, and say what to do instead (esc)
-        1 question · asks before it acts · 2 working, 1 waiting
+          2. Yes, for the rest of this session: Bash(rm:*)
+          3. Yes, always in this project: Bash(rm:*)
+          4. No, and tell it what to do instead
+          5. No, and stop (esc)
+        1 question · ask before acting · 2 working, 1 waiting
         ──
-        ? Explore › general-purpose wants to use Edit
+        ? Explore › general-purpose › Edit something?
           /w/src/parse.rs
           -     text.len()
           +     text.chars().count() // 文字, as people see them
-          why: no rule allows this
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. No, and say what to do instead (esc)
-        1 question · asks before it acts · 2 working
+          2. No, and tell it what to do instead
+          3. No, and stop (esc)
+        1 question · ask before acting · 2 working
         ──
-        ? the main agent wants to use Write
+        ? Write something?
           /w/新しい.py
            1 + x_0 = "日本"
            2 + x_1 = "日本"
@@ -880,15 +886,15 @@ fn every_kind_of_question() {
           36 + x_35 = "日本"
           37 + x_36 = "日本"
           38 + x_37 = "日本"
-          39 + x_38 = "日本"
-          40 + x_39 = "日本"
-          why: no rule allows this
+          … 2 more lines (ctrl+o to see all)
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. No, and say what to do instead (esc)
-        1 question · asks before it acts · 2 working, 1 waiting
+          2. Yes, and all edits in this session
+          3. No, and tell it what to do instead
+          4. No, and stop (esc)
+        1 question · ask before acting · 2 working, 1 waiting
         ──
-        ? the main agent wants to use mcp__notes__add
-          mcp__notes__add something
+        ? mcp__notes__add something?
           {
             "title": "é�",
             "tags": [
@@ -896,47 +902,50 @@ fn every_kind_of_question() {
               "b"
             ]
           }
-          why: no rule allows this
+          Reason: no rule allows this
         ❯ 1. Yes, this once
-          2. No, and say what to do instead (esc)
-        1 question · asks before it acts · 2 working, 1 waiting
+          2. No, and tell it what to do instead
+          3. No, and stop (esc)
+        1 question · ask before acting · 2 working, 1 waiting
         ──
-        ? the main agent asks
+        ? The model has a question
           Which parser, 新しい or old? (1 of 2)
         ❯ 1. [ ] The new one
              counts characters as people see them, and is slower by a little
           2. [ ] 古い方
              counts bytes␛[2J
-          3. Something else (write it)
-          space marks, enter takes all that are marked
-        1 question · asks before it acts · 2 working, 1 waiting
+          3. Other…
+          space to select, enter to confirm
+        1 question · ask before acting · 2 working, 1 waiting
         ──
-        ? Explore has a plan
+        ? Explore › Start with this plan?
           Plan
 
           1. count characters
           2. test with 日本語
 
             cargo test␛[2J
-        ❯ 1. Yes, and edit files without asking
+        ────────────────────────────────────────
+        ❯ 1. Yes, and auto-accept edits
           2. Yes, and ask before each change
-          3. No, go on planning: say what should be different (esc)
-        1 question · asks before it acts · 1 working, 1 waiting
+          3. No, keep planning: tell it what to change
+          4. No, and stop (esc)
+        1 question · ask before acting · 1 working, 1 waiting
         ──
-        ? the main agent: the server notes asks
+        ? The MCP server notes asks
           The server wants to know who you are. (1 of 3)
         ❯ 1. Answer it
           2. Decline
           3. Neither (esc)
-        1 question · asks before it acts · 2 working, 1 waiting
+        1 question · ask before acting · 2 working, 1 waiting
         ──
-        ? the main agent: the server notes asks
+        ? The MCP server notes asks
           The server wants to know who you are.
           https://example.org/a/rather/long/way?to=�somewhere
         ❯ 1. I have opened it
           2. Decline
           3. Neither (esc)
-        1 question · asks before it acts · 2 working, 1 waiting
+        1 question · ask before acting · 2 working, 1 waiting
     "#]]
     .assert_eq(&questions(200));
 }
@@ -1020,24 +1029,24 @@ fn the_status_line() {
         shown
     };
     expect![[r#"
-        asks before it acts · claude-test-4
-        asks before it acts · claude-test-4
-        asks before it acts · claude-test-4
-        1 question · asks before it acts
+        ask before acting · claude-test-4
+        ask before acting · claude-test-4
+        ask before acting · 2 working, 1 waiting
+        1 question · ask before acting
     "#]]
     .assert_eq(&status(40));
     expect![[r#"
-        asks before it acts · claude-test-4 · 85 % of context · sandbox: landlock
-        asks before it acts · claude-test-4 · 85 % of context · sandbox: landlock
-        asks before it acts · 2 working, 1 waiting · claude-test-4 · 85 % of context
-        1 question · asks before it acts · 2 working, 1 waiting · claude-test-4
+        ask before acting · claude-test-4 · 85% context · sandbox: landlock
+        ask before acting · claude-test-4 · 85% context · sandbox: landlock
+        ask before acting · 2 working, 1 waiting · claude-test-4 · 85% context
+        1 question · ask before acting · 2 working, 1 waiting · claude-test-4
     "#]]
     .assert_eq(&status(80));
     expect![[r#"
-        asks before it acts · claude-test-4 · 85 % of context · sandbox: landlock
-        asks before it acts · claude-test-4 · 85 % of context · sandbox: landlock
-        asks before it acts · 2 working, 1 waiting · claude-test-4 · 85 % of context · sandbox: landlock
-        1 question · asks before it acts · 2 working, 1 waiting · claude-test-4 · 85 % of context · sandbox: landlock
+        ask before acting · claude-test-4 · 85% context · sandbox: landlock
+        ask before acting · claude-test-4 · 85% context · sandbox: landlock
+        ask before acting · 2 working, 1 waiting · claude-test-4 · 85% context · sandbox: landlock
+        1 question · ask before acting · 2 working, 1 waiting · claude-test-4 · 85% context · sandbox: landlock
     "#]]
     .assert_eq(&status(200));
 }

@@ -99,11 +99,11 @@ fn everybody_has_a_line() {
         false,
         &expect![[r#"
             ● Explore · find all callers of the old parser  Grep fn parse (and 1 more)          2 tools · 1m 40s
-              ◌ general-purpose · 次の段落を調べる  rate limit, try 2 of 10 in 12s                        1m 36s
-              ● $ cargo test --workspace  runs                                                            1m 33s
-            ? general-purpose · clean up  asks you                                                        1m 31s
-            ◌ Plan · waits  waits for a place                                                             1m 28s
-              … 1 done, 1 not well
+              ◌ general-purpose · 次の段落を調べる  rate limited, retry 2 of 10 in 12s                    1m 36s
+              ● $ cargo test --workspace  running                                                         1m 33s
+            ? general-purpose · clean up  waiting for you                                                 1m 31s
+            ◌ Plan · waits  queued                                                                        1m 28s
+              … 1 done, 1 failed
         "#]],
     );
     check(
@@ -113,10 +113,10 @@ fn everybody_has_a_line() {
         true,
         &expect![[r#"
             ● Explore · find all c…  Grep fn parse (an… 2 tools · 1m 40s
-              ◌ general-purpose · 次の段…  rate limit, try 2 of … 1m 36s
-              ● $ cargo test --workspace  runs                    1m 33s
-            ? general-purpose · clean up  asks you                1m 31s
-            ◌ Plan · waits  waits for a place                     1m 28s
+              ◌ general-purpose · 次の段…  rate limited, retry 2… 1m 36s
+              ● $ cargo test --workspace  running                 1m 33s
+            ? general-purpose · clean up  waiting for you         1m 31s
+            ◌ Plan · waits  queued                                1m 28s
             ✓ Plan · was quick  completed                             1s
             ✗ Plan · went wrong␛[2J  failed                           1s
         "#]],
@@ -129,10 +129,10 @@ fn everybody_has_a_line() {
         &expect![[r#"
             ● Explore · find all…  Grep fn parse (a…
               ◌ general-purpose…  rate limit… 1m 36s
-              ● $ cargo test --workspa…       1m 33s
-            ? general-purpose · cl…  asks you 1m 31s
-            ◌ Plan · waits  waits for a place 1m 28s
-              … 1 done, 1 not well
+              ● $ cargo test --work…  running 1m 33s
+            ? general-purpose…  waiting for … 1m 31s
+            ◌ Plan · waits  queued            1m 28s
+              … 1 done, 1 failed
         "#]],
     );
     check(
@@ -160,8 +160,8 @@ fn whoever_asks_is_in_sight_where_not_all_fit() {
         false,
         &expect![[r#"
             ● Explore · find all callers of th…  Grep fn parse (and 1 more) 2 tools · 1m 40s
-            ? general-purpose · clean up  asks you                                    1m 31s
-              … 3 more at work, 1 done, 1 not well
+            ? general-purpose · clean up  waiting for you                             1m 31s
+              … 3 more running, 1 done, 1 failed
         "#]],
     );
     check(
@@ -170,8 +170,8 @@ fn whoever_asks_is_in_sight_where_not_all_fit() {
         2,
         false,
         &expect![[r#"
-            ? general-purpose · clean up  asks you                                    1m 31s
-              … 4 more at work, 1 done, 1 not well
+            ? general-purpose · clean up  waiting for you                             1m 31s
+              … 4 more running, 1 done, 1 failed
         "#]],
     );
 }

@@ -189,7 +189,9 @@ impl Folded {
             }
             Event::Answered { question, .. } => self.questions.retain(|open| open.id != *question),
             // Nobody waits for it any more, whatever became of it.
-            Event::CallEnded { call, .. } | Event::CallRefused { call, .. } => {
+            Event::CallStarted { call, .. }
+            | Event::CallEnded { call, .. }
+            | Event::CallRefused { call, .. } => {
                 self.questions.retain(|open| open.call != *call || open.agent != envelope.agent);
             }
             Event::RunEnded { .. } => self.questions.retain(|open| open.agent != envelope.agent),

@@ -93,12 +93,12 @@ when
     terminal.say("both");
     let screen = terminal.wait_for("(1 of 2)");
     assert!(screen.contains("2 questions"), "{screen}");
-    let head = |screen: &str| screen.lines().find(|row| row.contains("wants to use Bash")).map(str::to_owned);
+    let head = |screen: &str| screen.lines().find(|row| row.contains("› Run")).map(str::to_owned);
     let first = head(&screen).unwrap();
     terminal.keys("1");
     let is_alone = |screen: &str| head(screen).is_some() && !screen.contains("(1 of 2)");
     let second = head(&terminal.wait_until("the other alone", is_alone)).unwrap();
-    let mut named = [first, second].map(|row| row.split(" wants").next().unwrap().to_owned());
+    let mut named = [first, second].map(|row| row.split(" › Run").next().unwrap().to_owned());
     named.sort();
     assert!(named[0].ends_with("general-purpose · first"), "{named:?}");
     assert!(named[1].ends_with("general-purpose · second"), "{named:?}");
@@ -108,6 +108,43 @@ when
     let mut lines: Vec<String> = text_of(terminal.stand.home.effects()).lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["one", "two"]);
+}
+
+#[test]
+fn an_answer_for_the_session_settles_the_equal_questions_of_other_agents() {
+    let script = "when agent=main turn=1
+  call Agent {\"description\": \"first\", \"prompt\": \"Make it.\", \"subagent_type\": \"general-purpose\"}
+  call Agent {\"description\": \"second\", \"prompt\": \"Make it.\", \"subagent_type\": \"general-purpose\"}
+when agent=main
+  say \"Both are done.\"
+when turn=1
+  call Bash {\"command\": \"touch pear.txt\"}
+when
+  say \"Done.\"
+";
+    let terminal = Terminal::start(script);
+    terminal.say("both");
+    let screen = terminal.wait_for("(1 of 2)");
+    let row =
+        screen.lines().find(|row| row.contains("for the rest of this session")).unwrap().trim().to_owned();
+    terminal.keys(row.split('.').next().unwrap());
+    terminal.wait_settled("Both are done.");
+    assert!(terminal.stand.home.work().join("pear.txt").exists());
+}
+
+#[test]
+fn another_mode_settles_the_question_that_it_answers() {
+    let script = "when turn=1
+  call Write {\"file_path\": \"pear.txt\", \"content\": \"ripe\"}
+when
+  say \"It is over.\"
+";
+    let terminal = Terminal::start(script);
+    terminal.say("write it");
+    terminal.wait_for("? Write pear.txt?");
+    terminal.keys("BTab");
+    terminal.wait_settled("It is over.");
+    assert_eq!(text_of(terminal.stand.home.work().join("pear.txt")), "ripe");
 }
 
 #[test]
@@ -127,8 +164,8 @@ when
     super::put_in(&stand.home.state(), "settings.json", r#"{"agents": {"maxDepth": 2}}"#);
     let terminal = Terminal::with(stand, &[], (120, 30));
     terminal.say("go");
-    let screen = terminal.wait_for("wants to use Bash");
-    let head = screen.lines().find(|row| row.contains("wants to use Bash")).unwrap();
+    let screen = terminal.wait_for("› Run");
+    let head = screen.lines().find(|row| row.contains("› Run")).unwrap();
     assert!(
         head.contains("general-purpose") && head.contains(" › ") && head.contains("Verification"),
         "{head}"
@@ -200,8 +237,8 @@ fn always_is_the_rule_that_was_shown_and_holds_in_the_next_process() {
 fn a_refusal_can_say_what_to_do_instead() {
     let terminal = Terminal::start(EFFECT);
     terminal.say("go");
-    let screen = terminal.wait_for("No, and say what to do instead");
-    let row = screen.lines().find(|row| row.contains("No, and say what")).unwrap().trim().to_owned();
+    let screen = terminal.wait_for("No, and tell it what to do instead");
+    let row = screen.lines().find(|row| row.contains("No, and tell it")).unwrap().trim().to_owned();
     terminal.keys(row.split('.').next().unwrap());
     terminal.wait_for("\ntell it:");
     terminal.write("use a pencil");
@@ -215,11 +252,11 @@ fn a_refusal_can_say_what_to_do_instead() {
 fn a_question_that_was_answered_elsewhere_goes_away() {
     let terminal = Terminal::start(EFFECT);
     terminal.say("go");
-    terminal.wait_for("wants to use Bash");
+    terminal.wait_for("? Run");
     let answered = terminal.stand.run(&["tasks", "answer", "main", "allow"]);
     assert!(answered.ending.is_success(), "{answered:?}");
     let screen = terminal.wait_settled("It is over.");
-    assert!(!screen.contains("wants to use Bash"), "{screen}");
+    assert!(!screen.contains("? Run"), "{screen}");
     assert_eq!(effects(&terminal), 1);
 }
 
@@ -227,11 +264,11 @@ fn a_question_that_was_answered_elsewhere_goes_away() {
 fn a_crash_asks_again_and_the_answer_counts_once() {
     let terminal = Terminal::start(EFFECT);
     terminal.say("go");
-    terminal.wait_for("wants to use Bash");
+    terminal.wait_for("? Run");
     terminal.kill_worker();
     assert_eq!(terminal.ended(), 137);
     let again = terminal.beside(&["--continue"]);
-    again.wait_for("wants to use Bash");
+    again.wait_for("? Run");
     assert_eq!(effects(&again), 0);
     again.keys("1");
     again.wait_settled("It is over.");
@@ -249,15 +286,35 @@ fn end(terminal: &Terminal) {
 fn a_question_that_is_open_when_the_program_is_killed_is_asked_again() {
     let terminal = Terminal::start(EFFECT);
     terminal.say("go");
-    terminal.wait_for("wants to use Bash");
+    terminal.wait_for("? Run");
     end(&terminal);
     let again = terminal.beside(&["--continue"]);
-    let screen = again.wait_for("wants to use Bash");
+    let screen = again.wait_for("? Run");
     assert!(screen.contains("stopped by the end of the session, with a question open"), "{screen}");
     assert!(!screen.contains("interrupt"), "{screen}");
     assert_eq!(effects(&again), 0);
     again.keys("1");
     again.wait_settled("It is over.");
+    assert_eq!(effects(&again), 1);
+    assert_eq!(again.stand.model.problems(), Vec::<String>::new());
+}
+
+/// The end of the command in the background wakes the agent; the question comes first.
+#[test]
+fn a_question_is_asked_again_also_if_a_command_ran_in_the_background() {
+    let begin =
+        "when agent=main turn=1\n  call Bash {\"command\": \"sleep 1000\", \"run_in_background\": true}\n";
+    let ask =
+        "when agent=main turn=2\n  call Bash {\"command\": \"echo ran >> $EFFECTS\"}\nwhen\n  say \"Yes.\"\n";
+    let terminal = Terminal::start(&format!("{begin}{ask}"));
+    terminal.say("go");
+    terminal.wait_for("? Run");
+    end(&terminal);
+    let again = terminal.beside(&["--continue"]);
+    again.wait_for("? Run");
+    assert_eq!(effects(&again), 0);
+    again.keys("1");
+    again.wait_settled("Yes.");
     assert_eq!(effects(&again), 1);
     assert_eq!(again.stand.model.problems(), Vec::<String>::new());
 }
@@ -279,7 +336,7 @@ fn a_choice_that_is_open_when_the_program_is_killed_is_asked_again() {
 fn a_question_of_a_turn_that_was_stopped_on_leaving_is_not_asked_again() {
     let terminal = Terminal::start(EFFECT);
     terminal.say("go");
-    terminal.wait_for("wants to use Bash");
+    terminal.wait_for("? Run");
     terminal.keys("C-d");
     terminal.wait_for("The agent is still at work");
     terminal.keys("Down Down Enter");
@@ -296,7 +353,7 @@ fn a_question_of_a_turn_that_was_stopped_on_leaving_is_not_asked_again() {
 fn a_new_prompt_takes_the_place_of_a_question_that_was_left_open() {
     let terminal = Terminal::start(EFFECT);
     terminal.say("go");
-    terminal.wait_for("wants to use Bash");
+    terminal.wait_for("? Run");
     end(&terminal);
     let run = terminal.stand.run(&["-p", "--continue", "something else"]);
     assert_eq!((run.ending.code(), run.output().trim()), (0, "It is over."), "{run:?}");
@@ -316,7 +373,7 @@ when
 ";
     let terminal = Terminal::with(Stand::new(script), &["--permission-mode", "plan"], USUAL);
     terminal.say("plan it");
-    let screen = terminal.wait_for("has a plan");
+    let screen = terminal.wait_for("Start with this plan?");
     assert!(screen.contains("Cellar, then orchard."), "{screen}");
     terminal.keys("3");
     terminal.wait_for("\ntell it:");
@@ -325,5 +382,5 @@ when
     terminal.wait_for("Orchard, then cellar.");
     terminal.keys("1");
     let screen = terminal.wait_settled("Off we go.");
-    assert!(screen.contains("edits without asking"), "{screen}");
+    assert!(screen.contains("auto-accept edits"), "{screen}");
 }

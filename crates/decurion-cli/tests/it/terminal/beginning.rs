@@ -57,7 +57,7 @@ fn settings(terminal: &Terminal) -> std::path::PathBuf {
 
 /// Waits for a prompt and has it answered.
 fn converse(terminal: &Terminal, model: &str) {
-    terminal.wait_for("asks before it acts");
+    terminal.wait_for("ask before acting");
     terminal.say("hello");
     terminal.wait_settled("I heard: hello");
     let request = terminal.last_request("main");
@@ -82,7 +82,7 @@ fn a_key_is_checked_kept_and_never_shown_and_what_is_kept_starts() {
         assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
     }
     let again = started(&terminal.stand);
-    let screen = again.wait_for("asks before it acts");
+    let screen = again.wait_for("ask before acting");
     assert!(!screen.contains("Choose"), "{screen}");
 }
 
@@ -123,7 +123,7 @@ fn a_typed_key_is_used_although_a_variable_holds_another() {
     assert!(shown.contains(notice), "{shown}");
     // The next start goes by the variable again, and says which key was refused.
     let again = started_with_wrong_variable(&terminal.stand);
-    again.wait_for("asks before it acts");
+    again.wait_for("ask before acting");
     again.say("hello");
     let screen = again.wait_for("(from the environment variable OPENAI_API_KEY");
     assert!(screen.contains("authentication failed (401)"), "{screen}");
@@ -302,7 +302,7 @@ fn a_server_on_this_machine_is_used_without_a_question() {
     let terminal = Terminal::as_told(Arc::clone(&stand), (120, 24), |_| {
         stand.home.program(DECURION).env("OLLAMA_HOST", address)
     });
-    let screen = terminal.wait_for("asks before it acts");
+    let screen = terminal.wait_for("ask before acting");
     assert!(screen.contains("using ollama at"), "{screen}");
     terminal.say("hello");
     terminal.wait_settled("I heard: hello");
@@ -349,10 +349,10 @@ fn ran(terminal: &Terminal) -> bool {
 fn a_folder_is_trusted_once() {
     let terminal = untrusted();
     terminal.say("y");
-    terminal.wait_for("asks before it acts");
+    terminal.wait_for("ask before acting");
     assert!(ran(&terminal));
     let again = terminal.beside(&[]);
-    let screen = again.wait_for("asks before it acts");
+    let screen = again.wait_for("ask before acting");
     assert!(!screen.contains("Trust them"), "{screen}");
 }
 
@@ -360,7 +360,7 @@ fn a_folder_is_trusted_once() {
 fn a_folder_that_is_not_trusted_runs_nothing_and_is_asked_about_again() {
     let terminal = untrusted();
     terminal.keys("Enter");
-    terminal.wait_for("asks before it acts");
+    terminal.wait_for("ask before acting");
     assert!(!ran(&terminal));
     let again = terminal.beside(&[]);
     again.wait_for("Trust them");

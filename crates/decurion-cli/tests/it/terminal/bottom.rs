@@ -20,21 +20,21 @@ when agent=Explore
     terminal.wait_for("It looks.");
     let screen = terminal.wait_until("all of it", |screen| {
         let last = screen.lines().last().unwrap_or_default();
-        last.contains("asks before it acts") && last.contains("working") && last.contains('$')
+        last.contains("ask before acting") && last.contains("working") && last.contains('$')
     });
     let last = screen.lines().last().unwrap();
     assert!(last.contains("sandbox: ") && last.contains("claude-"), "{last}");
-    assert!(last.contains("tok") || last.contains("% of context"), "{last}");
+    assert!(last.contains("tok") || last.contains("% context"), "{last}");
 }
 
 #[test]
 fn the_mode_is_told_before_the_first_prompt() {
     let terminal = Terminal::with(Stand::new(ANY), &["--permission-mode", "plan"], USUAL);
-    let screen = terminal.wait_for("plans, changes nothing");
+    let screen = terminal.wait_for("plan mode");
     assert!(!screen.contains("I heard"), "{screen}");
     // The next one is the next of this.
     terminal.keys("BTab");
-    terminal.wait_for("asks before it acts");
+    terminal.wait_for("ask before acting");
 }
 
 #[test]
@@ -46,14 +46,14 @@ fn the_mode_of_a_session_that_goes_on_is_that_of_now() {
     assert_eq!(terminal.ended(), 0);
     put_in(&terminal.stand.home.state(), "settings.json", r#"{"permissions": {"defaultMode": "plan"}}"#);
     let again = terminal.beside(&["--continue"]);
-    again.wait_for("plans, changes nothing");
+    again.wait_for("plan mode");
     // What somebody chose in it stays chosen.
     again.keys("BTab");
-    again.wait_for("asks before it acts");
+    again.wait_for("ask before acting");
     again.keys("C-d");
     assert_eq!(again.ended(), 0);
     let once_more = terminal.beside(&["--continue"]);
-    once_more.wait_for("asks before it acts");
+    once_more.wait_for("ask before acting");
 }
 
 #[test]
@@ -62,25 +62,25 @@ fn the_mode_that_was_asked_for_last_is_that_of_the_next_process_too() {
     terminal.say("hello");
     terminal.wait_settled("I heard: hello");
     terminal.keys("BTab BTab");
-    terminal.wait_for("plans, changes nothing");
+    terminal.wait_for("plan mode");
     terminal.keys("C-d");
     assert_eq!(terminal.ended(), 0);
     let again = terminal.beside(&["--continue", "--permission-mode", "acceptEdits"]);
-    again.wait_for("edits without asking");
+    again.wait_for("auto-accept edits");
     again.say("once more");
     again.wait_settled("I heard: once more");
     again.keys("C-d");
     assert_eq!(again.ended(), 0);
-    terminal.beside(&["--continue"]).wait_for("edits without asking");
+    terminal.beside(&["--continue"]).wait_for("auto-accept edits");
 }
 
 #[test]
 fn a_conversation_that_goes_on_elsewhere_goes_on_in_the_mode_it_is_in() {
     let script = "when text=/write/\n  call Write {\"file_path\": \"made.txt\", \"content\": \"pears\"}\nwhen\n  say \"Yes.\"\n";
     let terminal = Terminal::with(Stand::new(script), &["--permission-mode", "acceptEdits"], USUAL);
-    terminal.wait_for("edits without asking");
+    terminal.wait_for("auto-accept edits");
     terminal.keys("BTab BTab");
-    terminal.wait_for("asks before it acts");
+    terminal.wait_for("ask before acting");
     terminal.say("hello");
     terminal.wait_settled("Yes.");
     for leads in ["/fork", "/clear"] {
@@ -90,10 +90,10 @@ fn a_conversation_that_goes_on_elsewhere_goes_on_in_the_mode_it_is_in() {
         } else {
             "a new session; the one above"
         });
-        terminal.wait_for("asks before it acts");
+        terminal.wait_for("ask before acting");
     }
     terminal.say("write");
-    terminal.wait_for("wants to use Write");
+    terminal.wait_for("? Write");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_command_of_ones_own_takes_its_place_and_is_told_what_is_so() {
     );
     let terminal = Terminal::with(stand, &[], USUAL);
     let screen = terminal.wait_for("MY OWN LINE");
-    assert!(!screen.contains("asks before it acts"), "{screen}");
+    assert!(!screen.contains("ask before acting"), "{screen}");
     terminal.say("hello");
     terminal.wait_settled("I heard: hello");
     let told = terminal.stand.home.home().join("told");
@@ -132,7 +132,7 @@ fn a_command_that_fails_is_told_and_nothing_else_suffers() {
     );
     let terminal = Terminal::with(stand, &[], USUAL);
     let screen = terminal.wait_for("status line: the command ended with 3");
-    assert!(screen.contains("asks before it acts"), "{screen}");
+    assert!(screen.contains("ask before acting"), "{screen}");
     terminal.say("hello");
     terminal.wait_settled("I heard: hello");
 }
@@ -150,13 +150,15 @@ fn a_line_of_ones_own_does_not_hide_that_nothing_is_asked_about() {
     let both = |mode: &str| {
         terminal.wait_until(mode, |screen| screen.contains("MY OWN LINE") && screen.contains(mode))
     };
-    both("asks about nothing");
+    both("bypass permissions");
     // The mode in which all is asked about needs no word.
     terminal.keys("BTab");
-    terminal.wait_gone("asks about nothing");
+    terminal.wait_gone("bypass permissions");
     terminal.keys("BTab");
-    let screen = both("edits without asking");
-    assert!(!screen.contains("claude-"), "{screen}");
+    let screen = both("auto-accept edits");
+    // What the session begins with stays as it was.
+    let below = screen.rsplit("? for help").next().unwrap();
+    assert!(!below.contains("claude-"), "{screen}");
 }
 
 #[test]

@@ -149,7 +149,7 @@ when
     terminal
         .wait_that("a question on the list", || listed(&terminal).is_some_and(|row| row["questions"] == 1));
     let attached = terminal.beside(&["attach"]);
-    let screen = attached.wait_for("wants to use Bash");
+    let screen = attached.wait_for("› Run");
     assert!(screen.contains("echo ran >> $EFFECTS"), "{screen}");
     attached.keys("1");
     attached.wait_for("It has reported.");
@@ -221,7 +221,7 @@ fn an_agent_whose_process_died_goes_on_when_its_session_does() {
 fn a_keeper_that_is_killed_takes_its_worker_along_where_the_terminal_stays() {
     let terminal = Terminal::in_shell(BEHIND);
     terminal.say("$D --dangerously-skip-permissions");
-    terminal.wait_for("asks about nothing");
+    terminal.wait_for("bypass permissions");
     terminal.say("look");
     terminal.wait_for("look around  $ while");
     let line = |pid: &i32| super::text_of(format!("/proc/{pid}/cmdline"));
@@ -244,7 +244,7 @@ fn a_keeper_that_is_killed_takes_its_worker_along_where_the_terminal_stays() {
 fn a_worker_that_is_killed_leaves_a_usable_terminal() {
     let terminal = Terminal::in_shell("when\n  say \"I begin\"\n  stall\n");
     terminal.say("stty -a > $HOME/before; $D; echo \"left with $?\"; stty -a > $HOME/after");
-    terminal.wait_for("asks before it acts");
+    terminal.wait_for("ask before acting");
     terminal.say("go");
     terminal.wait_for("I begin");
     // What it had changed of the terminal is the most it ever changes.
@@ -280,7 +280,7 @@ fn what_is_kept_waits_for_room_on_a_full_disk_and_then_goes_on() {
     attached.wait_for("look around  $ while");
     limit_files(process, Some(1));
     terminal.go();
-    attached.wait_for("look around  cannot write its tran");
+    attached.wait_for("look around  cannot write the t");
     // Why it waits is told to whoever looks at that moment, and is neither on this list nor told later.
     assert_eq!(listed(&terminal).expect("it ended")["working"], 1);
     attached.keys("C-d");

@@ -6,7 +6,7 @@ use super::{Terminal, text_of};
 
 const ANY: &str = "when\n  say \"Yes.\"\n";
 /// What is on the screen as soon as the program has the terminal.
-const ASKS: &str = "asks before it acts";
+const ASKS: &str = "ask before acting";
 /// Starts the program, and says how it left and how it left the terminal.
 const START: &str = "$D $ARGUMENTS; echo \"left with $?\"; stty -a | tr -d '\\n' | grep -o ' icanon.* echo '";
 /// Waits for ever, in the other buffer and with a terminal of its own liking.
@@ -136,7 +136,7 @@ echo 'and what I wrote' > \"$1\"
     );
     std::fs::write(terminal.stand.file("editor.sh"), script).unwrap();
     terminal.say("export EDITOR='sh editor.sh'; unset VISUAL; $D --dangerously-skip-permissions");
-    terminal.wait_for("asks about nothing");
+    terminal.wait_for("bypass permissions");
     terminal.say("wait");
     terminal.wait_for("while [");
     terminal.keys("C-g");

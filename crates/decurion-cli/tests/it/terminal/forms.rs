@@ -31,7 +31,7 @@ fn clerk() -> Terminal {
     let arguments = ["--mcp-config", "servers.json", "--allowedTools", "mcp__clerk__ask"];
     let terminal = Terminal::with(stand, &arguments, USUAL);
     terminal.say("ask me");
-    let screen = terminal.wait_for("the server clerk asks");
+    let screen = terminal.wait_for("The MCP server clerk asks");
     assert!(screen.contains("Who are you?") && screen.contains("1. Answer it"), "{screen}");
     terminal
 }
@@ -89,10 +89,10 @@ when\n  say \"It is over.\"\n"
     put(&stand, "notes.txt", "one pear\ntwo plums\n");
     let terminal = Terminal::with(stand, &[], (120, 30));
     terminal.say("go");
-    let screen = terminal.wait_for("wants to use Edit");
+    let screen = terminal.wait_for("? Edit");
     let has = |row: &str| screen.lines().any(|line| line.trim_end().ends_with(row));
     assert!(has("- two plums") && has("+ three quinces"), "{screen}");
-    assert!(screen.contains("Yes, and for the rest of this session: Edit(./notes.txt)"), "{screen}");
+    assert!(screen.contains("Yes, for the rest of this session: Edit(./notes.txt)"), "{screen}");
     let notes = || text_of(terminal.stand.home.work().join("notes.txt"));
     assert_eq!(notes(), "one pear\ntwo plums\n");
     terminal.keys("1");

@@ -4,7 +4,7 @@ use super::Terminal;
 
 const ANY: &str = "when\n  say \"Yes.\"\n";
 /// What is on the screen as soon as the program has the terminal.
-const ASKS: &str = "asks before it acts";
+const ASKS: &str = "ask before acting";
 
 #[test]
 fn control_c_twice_leaves_and_once_does_not() {

@@ -20,12 +20,12 @@ fn asked_about(command: &str) -> (Terminal, Vec<String>) {
     );
     let terminal = Terminal::with(Stand::new(&script), &[], (140, 30));
     terminal.say("go");
-    let screen = terminal.wait_for("No, and say what to do instead");
+    let screen = terminal.wait_for("No, and tell it what to do instead");
     let offers = offers(&screen);
     (terminal, offers)
 }
 
-const ONCE_OR_NOT: [&str; 2] = ["Yes, this once", "No, and say what to do instead (esc)"];
+const ONCE_OR_NOT: [&str; 3] = ["Yes, this once", "No, and tell it what to do instead", "No, and stop (esc)"];
 
 #[test]
 fn a_command_that_writes_outside_is_allowed_once_or_not_at_all() {
@@ -37,7 +37,7 @@ fn a_command_that_writes_outside_is_allowed_once_or_not_at_all() {
     // It ran, and once is once.
     assert!(terminal.last_request("main").contains("No such file or directory"));
     terminal.say("go on");
-    terminal.wait_for("wants to use Bash");
+    terminal.wait_for("? Run");
 }
 
 #[test]
@@ -55,10 +55,10 @@ fn two_commands_in_one_are_one_answer_with_both_rules() {
     let (terminal, offers) = asked_about("touch pear.txt && mkdir -p orchard");
     let rules = "Bash(touch pear.txt), Bash(mkdir -p orchard)";
     let (session, always) = (
-        format!("Yes, and for the rest of this session: {rules}"),
-        format!("Yes, and always in this project: {rules}"),
+        format!("Yes, for the rest of this session: {rules}"),
+        format!("Yes, always in this project: {rules}"),
     );
-    assert_eq!(offers, [ONCE_OR_NOT[0], &session, &always, ONCE_OR_NOT[1]]);
+    assert_eq!(offers, [ONCE_OR_NOT[0], &session, &always, ONCE_OR_NOT[1], ONCE_OR_NOT[2]]);
     let made = || ["pear.txt", "orchard"].map(|name| terminal.stand.home.work().join(name).exists());
     assert_eq!(made(), [false, false]);
     terminal.keys("2");
@@ -94,7 +94,7 @@ when
     assert!(stand.run(&["trust", "--yes"]).ending.is_success());
     let terminal = Terminal::with(stand, &[], (140, 30));
     terminal.say("begin");
-    let screen = terminal.wait_for("No, and say what to do instead");
+    let screen = terminal.wait_for("No, and tell it what to do instead");
     assert!(!screen.contains("0 working"), "{screen}");
     let offers = offers(&screen);
     (terminal, offers)
@@ -105,14 +105,14 @@ fn an_agent_in_the_background_is_given_what_the_words_of_the_answer_say() {
     let (terminal, offers) = asked_from_behind();
     let rule = "Bash(touch pear.txt)";
     let [agent, session, always] =
-        ["for this agent and those below it", "for the rest of this session", "always in this project"]
-            .map(|whom| format!("Yes, and {whom}: {rule}"));
-    assert_eq!(offers, [ONCE_OR_NOT[0], &agent, &session, &always, ONCE_OR_NOT[1]]);
+        ["for this agent and its sub-agents", "for the rest of this session", "always in this project"]
+            .map(|whom| format!("Yes, {whom}: {rule}"));
+    assert_eq!(offers, [ONCE_OR_NOT[0], &agent, &session, &always, ONCE_OR_NOT[1], ONCE_OR_NOT[2]]);
     terminal.keys("2");
     terminal.wait_settled("It was told.");
     // The root was given nothing.
     terminal.say("again");
-    terminal.wait_for("? main wants to use Bash");
+    terminal.wait_for("? Run");
 }
 
 #[test]

@@ -81,8 +81,10 @@ fn an_agent_is_stopped_from_the_tree() {
     let terminal = chosen();
     terminal.keys("x");
     terminal.wait_for("stop Explore · look around? (y, then enter · esc: no)");
-    // Neither enter alone nor a no stops it.
+    // Neither enter alone nor a no stops it, and the question stays for what is pressed next.
     terminal.keys("Enter");
+    terminal.wait_for("press y first");
+    terminal.keys("n");
     terminal.wait_gone("stop Explore");
     terminal.keys("x n");
     terminal.wait_gone("stop Explore");
@@ -158,7 +160,7 @@ fn an_agent_is_held_and_goes_on() {
             .iter()
             .any(|pid| super::text_of(format!("/proc/{pid}/cmdline")).contains("/go"))
     });
-    assert!(terminal.screen().contains("held"), "{}", terminal.screen());
+    assert!(terminal.screen().contains("paused"), "{}", terminal.screen());
     terminal.keys("p");
     terminal.wait_for("let Explore · look around continue?");
     terminal.keys("Enter");

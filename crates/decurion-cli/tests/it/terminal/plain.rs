@@ -16,7 +16,7 @@ fn talks(terminal: &Terminal) {
     terminal.say("hello");
     terminal.wait_for("I heard: hello");
     terminal.say("make it");
-    let screen = terminal.wait_for("No, and say what to do instead");
+    let screen = terminal.wait_for("No, and tell it what to do instead");
     assert!(screen.contains("1. Yes, this once"), "{screen}");
     terminal.say("1");
     terminal.wait_for("It was allowed.");
@@ -62,7 +62,7 @@ fn words_at_a_question_or_a_list_decide_nothing_and_are_no_prompt() {
     terminal.say("make it");
     let how = "type a number to answer";
     wait_times(&terminal, how, 1);
-    let not_one = "that is not the number of an answer (1 to 2)";
+    let not_one = "that is not the number of an answer (1 to 3)";
     for (times, words) in (1..).zip(["yes please", "9", "1,2", "y"]) {
         terminal.say(words);
         wait_times(&terminal, not_one, times);
@@ -114,7 +114,7 @@ when
     let terminal = Terminal::with(Stand::new(script), &["--plain"], (80, 60));
     terminal.say("buy");
     let screen = terminal.wait_for("type the numbers of all that you want, such as 1,2");
-    assert!(!screen.contains("space marks"), "{screen}");
+    assert!(!screen.contains("space to select"), "{screen}");
     terminal.say("1, 3");
     terminal.wait_for("an empty line takes all that are marked");
     let screen = wait_times(&terminal, "[x]", 2);
@@ -248,7 +248,7 @@ fn twenty_columns_are_enough_to_talk_and_to_decide() {
     let screen = terminal.wait_for("1. Yes, this once");
     // Wrapped, not cut: whoever decides reads all of it.
     let words = screen.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("No, and say what to do instead (esc)"), "{screen}");
+    assert!(words.contains("No, and stop (esc)"), "{screen}");
     assert!(screen.contains("echo ran"), "{screen}");
     terminal.keys("1");
     terminal.wait_for("It was allowed.");

@@ -43,7 +43,7 @@ fn a_question_survives_a_resize_and_is_answered_by_choosing() {
     terminal.resize(30, 30);
     // At its new width, with the same answer chosen.
     terminal.wait_until("the question again", |screen| {
-        screen.contains("echo ran >") && screen.contains("❯ 2.") && screen.contains("\n     instead (esc)")
+        screen.contains("echo ran >") && screen.contains("❯ 2.") && screen.contains("No, and stop (esc)")
     });
     terminal.keys("Up");
     terminal.wait_for("❯ 1. Yes, this once");

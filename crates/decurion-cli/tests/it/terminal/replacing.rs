@@ -69,14 +69,14 @@ fn a_new_conversation_knows_nothing_of_the_old_one_and_has_its_mode_and_model() 
     let terminal = second();
     terminal.say("/model claude-opus-4-8");
     terminal.keys("BTab");
-    terminal.wait_for("edits without asking");
+    terminal.wait_for("auto-accept edits");
     let before = next_request(&terminal, "with another model");
     assert!(before.contains("claude-opus-4-8"), "{before}");
     terminal.say("/clear");
     terminal.wait_for("a new session; the one above stays on record");
     let request = next_request(&terminal, "one thing more");
     assert!(!request.contains("kumquats") && request.contains("claude-opus-4-8"), "{request}");
-    assert!(terminal.screen().contains("edits without asking"));
+    assert!(terminal.screen().contains("auto-accept edits"));
     terminal.say("/resume");
     let list = terminal.wait_for("Sessions of this folder");
     assert!(list.contains("count the kumquats  ") && list.contains("peel the pomegranate  "), "{list}");

@@ -6,7 +6,7 @@ use crate::stand::Stand;
 
 const ANY: &str = "when\n  say \"Yes.\"\n";
 /// What is on the screen as soon as the program has the terminal.
-const ASKS: &str = "asks before it acts";
+const ASKS: &str = "ask before acting";
 /// A start with no model that could be asked.
 const FIRST_START: &str = "env -u ANTHROPIC_API_KEY -u ANTHROPIC_BASE_URL OLLAMA_HOST=127.0.0.1:1 LLAMA_ARG_PORT=1 $D; echo \"left with $?\"";
 

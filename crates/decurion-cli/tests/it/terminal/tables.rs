@@ -132,10 +132,10 @@ fn rules_are_added_and_removed_and_count_at_once() {
     terminal.keys("Escape");
     terminal.wait_gone("Rules in force");
     terminal.say("a");
-    terminal.wait_for("wants to use Bash");
+    terminal.wait_for("? Run");
     assert!(!made("made-a"), "it ran without being allowed");
     terminal.keys("Escape");
-    terminal.wait_gone("wants to use Bash");
+    terminal.wait_gone("? Run");
     terminal.say("/permissions");
     terminal.wait_for("Rules in force");
     terminal.keys("d");

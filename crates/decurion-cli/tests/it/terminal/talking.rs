@@ -30,10 +30,14 @@ when
   say "Yes?"
 "#;
 
-/// What is on the screen of the conversation: without the prompt and the status below it.
+/// What is on the screen of the conversation: without what it begins with, the prompt and the status below it.
 fn talk(screen: &str) -> String {
     let end = screen.rfind("\n>").unwrap_or(screen.len());
-    screen[..end].lines().map(|row| format!("{}\n", row.trim_end())).collect()
+    let mut rows: Vec<&str> = screen[..end].lines().collect();
+    if let Some(at) = rows.iter().position(|row| row.starts_with("? for help")) {
+        rows.drain(at.saturating_sub(3)..=at);
+    }
+    rows.into_iter().map(|row| format!("{}\n", row.trim_end())).collect()
 }
 
 #[test]

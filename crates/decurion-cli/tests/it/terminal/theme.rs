@@ -17,7 +17,7 @@ fn in_terminal(stand: &Stand, says: &str) -> Pty {
     let mut pty = Pty::start(&stand.decurion(), USUAL).unwrap();
     pty.keep_silent();
     pty.write(says).unwrap();
-    pty.wait_for("asks before it acts", PATIENCE).unwrap();
+    pty.wait_for("ask before acting", PATIENCE).unwrap();
     assert!(pty.written().windows(ASKED.len()).any(|bytes| bytes == ASKED), "nobody asked");
     pty
 }

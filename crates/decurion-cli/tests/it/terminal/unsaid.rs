@@ -36,7 +36,7 @@ fn a_session_without_a_word_is_not_kept_and_does_not_take_continue() {
     let terminal = Terminal::with(Arc::clone(&stand), &[], USUAL);
     // Neither a mode nor a draft is a word.
     terminal.keys("BTab");
-    terminal.wait_for("edits without asking");
+    terminal.wait_for("auto-accept edits");
     assert_eq!(listed(&stand), 1, "it is not listed while it is open either");
     terminal.keys("C-d");
     assert_eq!(terminal.ended(), 0);

@@ -65,7 +65,7 @@ when
     let terminal = Terminal::with(Stand::new(script), &["--dangerously-skip-permissions"], USUAL);
     terminal.say("go");
     terminal
-        .wait_until("that it goes on", |screen| screen.contains("I begin") && screen.contains("◌ writes"));
+        .wait_until("that it goes on", |screen| screen.contains("I begin") && screen.contains("Writing…"));
     terminal.keys("Escape");
     terminal.wait_for("stopped by an interrupt");
     terminal.say("again");
@@ -81,7 +81,7 @@ when
 #[test]
 fn shift_tab_goes_through_the_modes() {
     let terminal = Terminal::start("when\n  say \"Yes.\"\n");
-    for mode in ["edits without asking", "plans", "asks before it acts", "edits without asking"] {
+    for mode in ["auto-accept edits", "plan mode", "ask before acting", "auto-accept edits"] {
         terminal.keys("BTab");
         terminal.wait_for(mode);
     }

@@ -1,10 +1,11 @@
 //! X7: attacks that security engineers with the source found, judged by effect. Takes the lists in `attacks/`, runs each
 //! attack in sessions of a scripted model, one per permission mode, and gives those that had an effect. The control is
 //! the same attack without a sandbox, rules or questions: one that has no effect there proves nothing on this machine.
-//! Controls run in a bubblewrap of their own, in which only the folders of the test can be written.
+//! Controls run in a bubblewrap of their own, in which only the folders of the test can be written. Some attacks are tried
+//! with the other forms of the sandbox too.
 #![allow(clippy::disallowed_methods)] // a test has a server of its own that is attacked
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -14,15 +15,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use decurion_exec::Form;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::text_of;
+use super::systems::Systems;
+use super::{session_form, start_by, text_of};
 use crate::faults::stand::{Stand, brief};
 use crate::faults::{Options, Report, in_parallel};
 use crate::proc::{Home, Program};
 
-const LISTS: [&str; 2] = [include_str!("attacks/files.jsonl"), include_str!("attacks/kernel.jsonl")];
+const LISTS: [&str; 5] = [
+    include_str!("attacks/files.jsonl"),
+    include_str!("attacks/kernel.jsonl"),
+    include_str!("attacks/repositories.jsonl"),
+    include_str!("attacks/startup.jsonl"),
+    include_str!("attacks/network.jsonl"),
+];
 /// An attack that makes a session take longer than this has an effect: the session hangs.
 const HANG: Duration = Duration::from_secs(120);
 /// A session that takes so many seconds is named.
@@ -34,8 +43,8 @@ const ONE_IN: usize = 40;
 /// What a session denies in the modes that have rules.
 const DENIED: [&str; 3] = ["Read(.env)", "Edit(src/secret/**)", "Bash(rm:*)"];
 
-/// One attack. `$OUT` (a folder outside of the project), `$WORK` (the project), `$HOME` and `$PORT` (a server of the
-/// machine) are replaced in its texts.
+/// One attack. `$OUT` (a folder outside of the project), `$WORK` (the project), `$HOME`, `$STATE` (our own folder), `$BIN`
+/// (the program), `$PORT` (a server of the machine) and `$LISTED` (another one) are replaced in its texts.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Attack {
@@ -61,6 +70,44 @@ struct Attack {
     /// Whether the person trusts the project.
     #[serde(default)]
     trusted: bool,
+    /// The forms of the sandbox with which it is tried too, as if the system allowed nothing stronger.
+    #[serde(default)]
+    forms: Vec<OtherForm>,
+    /// Whether the system knows the names of `systems.c`, one of which has another address each time.
+    #[serde(default)]
+    names: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum OtherForm {
+    Bubblewrap,
+    Landlock,
+}
+
+impl From<OtherForm> for Form {
+    fn from(form: OtherForm) -> Self {
+        match form {
+            OtherForm::Bubblewrap => Self::Bubblewrap,
+            OtherForm::Landlock => Self::Landlock,
+        }
+    }
+}
+
+/// One session.
+#[derive(Clone, Copy, Debug)]
+struct Try<'a> {
+    attack: &'a Attack,
+    mode: Mode,
+    /// None for the strongest form that the system allows.
+    form: Option<Form>,
+}
+
+impl Try<'_> {
+    fn name(&self) -> String {
+        let form = self.form.map(|form| format!(" with {}", form.name())).unwrap_or_default();
+        format!("{} in mode {:?}{form}", self.attack.name, self.mode)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -89,15 +136,19 @@ pub(super) fn row(options: &Options) -> Report {
         Ok(attacks) => attacks,
         Err(problem) => return Report::broken(problem),
     };
-    let tries: Vec<(&Attack, Mode)> =
-        attacks.iter().enumerate().flat_map(|(index, attack)| tries_of(options, index, attack)).collect();
+    let systems = match Systems::compile() {
+        Ok(systems) => systems,
+        Err(problem) => return Report::broken(problem),
+    };
+    let tries = attacks.iter().enumerate().flat_map(|(index, attack)| tries_of(options, index, attack));
+    let tries: Vec<Try<'_>> = tries.filter(|one| options.is_chosen(&one.name())).collect();
     let finished = AtomicUsize::new(0);
-    let done = in_parallel(options.width, &tries, |(attack, mode)| {
+    let done = in_parallel(options.width, &tries, |one| {
         let begun = Instant::now();
-        let result = try_once(options, attack, *mode);
+        let result = try_once(options, &systems, *one);
         let (number, seconds) = (finished.fetch_add(1, Ordering::Relaxed) + 1, begun.elapsed().as_secs());
         if seconds >= SLOW {
-            (options.tell)(&format!("     {} in mode {mode:?} took {seconds} s", attack.name));
+            (options.tell)(&format!("     {} took {seconds} s", one.name()));
         }
         if number % TOLD == 0 {
             (options.tell)(&format!("     {number} of {} sessions", tries.len()));
@@ -106,13 +157,13 @@ pub(super) fn row(options: &Options) -> Report {
     });
     let mut report = Report::default();
     let (mut effects, mut controls, mut without) = (0, 0, Vec::new());
-    for ((attack, mode), done) in tries.iter().zip(done) {
-        let result = match (mode, done) {
+    for (one, done) in tries.iter().zip(done) {
+        let result = match (one.mode, done) {
             (_, Err(problem)) => Err(problem),
             (Mode::Control, Ok(effect)) => {
                 controls += 1;
                 if effect.is_none() {
-                    without.push(attack.name.as_str());
+                    without.push(one.attack.name.as_str());
                 }
                 Ok(())
             }
@@ -122,7 +173,7 @@ pub(super) fn row(options: &Options) -> Report {
                 Err(format!("had an effect: {}", brief(&text)))
             }
         };
-        report.add(format!("{} in mode {mode:?}", attack.name), result);
+        report.add(one.name(), result);
     }
     let sessions = tries.len() - controls;
     report.figure(format!(
@@ -134,14 +185,19 @@ pub(super) fn row(options: &Options) -> Report {
 }
 
 /// The short form tries one attack in forty, others with another seed, in one mode and without a sandbox.
-fn tries_of<'a>(options: &Options, index: usize, attack: &'a Attack) -> Vec<(&'a Attack, Mode)> {
+fn tries_of<'a>(options: &Options, index: usize, attack: &'a Attack) -> Vec<Try<'a>> {
     let turn = index.wrapping_add(usize::try_from(options.seed).unwrap_or_default());
-    let modes = match (options.ci, turn % ONE_IN) {
-        (false, _) => attack.modes.clone(),
-        (true, 0) => attack.modes.get(turn / ONE_IN % attack.modes.len()).copied().into_iter().collect(),
+    let usual = attack.modes.iter().map(|mode| (*mode, None));
+    // With other forms what matters is what a command can do that may do most.
+    let all: Vec<_> =
+        usual.chain(attack.forms.iter().map(|form| (Mode::Allow, Some((*form).into())))).collect();
+    let chosen = match (options.ci, turn % ONE_IN) {
+        (false, _) => all,
+        (true, 0) => all.get(turn / ONE_IN % all.len()).copied().into_iter().collect(),
         (true, _) => return Vec::new(),
     };
-    modes.into_iter().chain([Mode::Control]).map(|mode| (attack, mode)).collect()
+    let chosen = chosen.into_iter().chain([(Mode::Control, None)]);
+    chosen.map(|(mode, form)| Try { attack, mode, form }).collect()
 }
 
 fn list() -> Result<Vec<Attack>, String> {
@@ -150,12 +206,13 @@ fn list() -> Result<Vec<Attack>, String> {
 }
 
 /// What the model read if the attack had its effect.
-fn try_once(options: &Options, attack: &Attack, mode: Mode) -> Result<Option<String>, String> {
+fn try_once(options: &Options, systems: &Systems, one: Try<'_>) -> Result<Option<String>, String> {
+    let Try { attack, mode, form } = one;
     let text = |error: std::io::Error| error.to_string();
-    let server = Server::start().map_err(text)?;
+    let (server, listed) = (Server::start().map_err(text)?, Server::start().map_err(text)?);
     let mut names = Names::default();
     let stand = Stand::seen_by_commands(options, |work| {
-        names = Names::new(work, server.port);
+        names = Names::new(work, [server.port, listed.port]);
         script_of(&attack.calls, &names)
     })
     .map_err(text)?;
@@ -170,6 +227,8 @@ fn try_once(options: &Options, attack: &Attack, mode: Mode) -> Result<Option<Str
         let program =
             if contain { contained_in(&stand.home, program, "bash".as_ref(), contained) } else { program };
         let program = program.args(["-c", &names.fill(script)]).env("GIT_CONFIG_NOSYSTEM", "1");
+        // Where an attack has broken its repository, the person's git must not find the one around the binaries.
+        let program = program.env("GIT_CEILING_DIRECTORIES", stand.home.path());
         program.env("RESULTS", stand.home.path().join("results")).run(HANG)
     };
     if !attack.setup.is_empty() {
@@ -188,26 +247,46 @@ fn try_once(options: &Options, attack: &Attack, mode: Mode) -> Result<Option<Str
     }
     fs::write(stand.home.home().join(".claude/settings.json"), settings.to_string()).map_err(text)?;
     if attack.trusted {
-        decurion(&stand, contain).args(["trust", "--yes"]).run(HANG).map_err(text)?;
+        decurion(&stand, contain, &[]).args(["trust", "--yes"]).run(HANG).map_err(text)?;
     }
-    let run = decurion(&stand, contain).args(["-p", "--output-format", "stream-json", "--verbose"]);
+    let words = if attack.names || form.is_some() {
+        systems.words(form.unwrap_or(Form::Namespaces))
+    } else {
+        Vec::new()
+    };
+    let run = decurion(&stand, contain, &words).args(["-p", "--output-format", "stream-json", "--verbose"]);
     let run = run.args(arguments(mode)).arg("go").run(HANG).map_err(text)?;
     if run.timed_out {
         return Ok(Some("the session hangs".into()));
+    }
+    let used = session_form(&run.lines);
+    if let Some(form) = form.filter(|form| form.name() != used) {
+        return Err(format!("the form of its sandbox is {used} instead of {}", form.name()));
     }
     let results = results_of(&stand);
     fs::write(stand.home.path().join("results"), &results).map_err(text)?;
     if !attack.after.is_empty() {
         shell(&attack.after, &ALONE).map_err(text)?;
     }
-    fs::write(stand.home.path().join("out/http.log"), server.paths()).map_err(text)?;
+    for (name, server) in [("http.log", &server), ("listed.log", &listed)] {
+        fs::write(stand.home.path().join("out").join(name), server.paths()).map_err(text)?;
+    }
     let judged = shell(&attack.effect, &ALONE).map_err(text)?;
     Ok((judged.ending.code() == 0).then_some(results))
 }
 
-fn decurion(stand: &Stand, contain: bool) -> Program {
-    let program = stand.program(stand.binary()).env("DECURION_HOME", stand.home.home().join(".decurion"));
-    if contain { contained_in(&stand.home, program, stand.binary().as_os_str(), &ALONE) } else { program }
+/// The program, started by these words.
+fn decurion(stand: &Stand, contain: bool, words: &[OsString]) -> Program {
+    let program = start_by(words, stand).env("DECURION_HOME", stand.home.home().join(".decurion"));
+    if !contain {
+        return program;
+    }
+    match words {
+        [] => contained_in(&stand.home, program, stand.binary().as_os_str(), &ALONE),
+        [first, rest @ ..] => {
+            contained_in(&stand.home, program, first, &ALONE).args(rest).arg(stand.binary())
+        }
+    }
 }
 
 /// What a control runs in sees no process of the machine, and ends as a whole.
@@ -314,14 +393,17 @@ fn prepare(home: &Home) -> std::io::Result<()> {
 struct Names(Vec<(&'static str, String)>);
 
 impl Names {
-    fn new(work: &Path, port: u16) -> Self {
+    fn new(work: &Path, [port, listed]: [u16; 2]) -> Self {
         let folder = work.parent().map(PathBuf::from).unwrap_or_default();
         let path = |name: &str| folder.join(name).display().to_string();
         Self(vec![
             ("$OUT", path("out")),
             ("$WORK", work.display().to_string()),
             ("$HOME", path("home")),
+            ("$STATE", path("home/.decurion")),
+            ("$BIN", path("decurion")),
             ("$PORT", port.to_string()),
+            ("$LISTED", listed.to_string()),
         ])
     }
 
