@@ -11,7 +11,7 @@ use decurion_config::{
 use decurion_engine::child::{AgentSettings, BackgroundChoice};
 use decurion_engine::egress::{Egress, HostSettings, Secrets};
 use decurion_engine::mcp::McpParts;
-use decurion_engine::permission::Undecided;
+use decurion_engine::permission::{Undecided, UserFiles};
 use decurion_engine::sandbox::SandboxMaker;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_engine::{
@@ -120,6 +120,7 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
         undecided,
         answer_timeout: settings.permissions.answer_timeout,
         home: loaded.paths.home.clone(),
+        user_files: user_files(loaded),
         directories: settings.permissions.additional_directories.clone(),
         git_branch: instructions::git_branch(&loaded.paths.cwd),
         foreign: loaded.paths.shared.iter().cloned().collect(),
@@ -219,6 +220,12 @@ fn masked(loaded: &Loaded, maker: &SandboxMaker, environment: &Environment) -> O
     let shell = shell_environment(loaded, environment);
     let masked = Secrets::new(secrets, now, &maker.settings().temporary, &shell);
     masked.inspect_err(|error| crate::report::note(format!("commands have no secrets: {error}"))).ok()
+}
+
+/// What programs of the user run or read, because variables name it.
+pub fn user_files(loaded: &Loaded) -> Arc<UserFiles> {
+    let moved = &loaded.paths.moved;
+    Arc::new(UserFiles { git: moved.git.clone(), others: moved.programs.clone() })
 }
 
 /// What cuts secrets out of text; masked ones also where they are encoded.

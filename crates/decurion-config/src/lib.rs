@@ -16,6 +16,7 @@ pub mod keep;
 mod layer;
 pub mod mcp;
 pub mod memory;
+pub mod moved;
 pub mod origin;
 pub mod paths;
 pub mod plugins;

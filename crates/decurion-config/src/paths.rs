@@ -11,6 +11,7 @@ use rustix::fs::Access;
 
 use crate::env::Environment;
 use crate::error::ConfigError;
+use crate::moved::Moved;
 use crate::origin::{Family, Layer};
 
 /// The folders and files of one start.
@@ -27,6 +28,8 @@ pub struct Paths {
     pub state: Option<Utf8PathBuf>,
     /// The ecosystem's folder of the user: `CLAUDE_CONFIG_DIR`, else `~/.claude`. Read, never written.
     pub shared: Option<Utf8PathBuf>,
+    /// What variables of the user move elsewhere.
+    pub moved: Moved,
 }
 
 /// The working directory of the process.
@@ -54,7 +57,8 @@ impl Paths {
             Some(folder) => Some(absolute("CLAUDE_CONFIG_DIR", utf8("CLAUDE_CONFIG_DIR", folder)?)?),
             None => home.as_ref().map(|home| home.join(".claude")),
         };
-        let mut paths = Self { root: cwd.clone(), cwd, home, state, shared };
+        let moved = Moved::of(environment);
+        let mut paths = Self { root: cwd.clone(), cwd, home, state, shared, moved };
         paths.root = paths.find_root();
         Ok(paths)
     }

@@ -8,6 +8,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use crate::env::Environment;
 use crate::error::{Warning, WarningKind};
 use crate::jsonc::Node;
+use crate::moved::Moved;
 use crate::origin::Sources;
 use crate::paths::Paths;
 use crate::secret::{self, Secret};
@@ -214,6 +215,8 @@ const SYSTEM_SECRETS: &[&str] = &[
     "/etc/NetworkManager/system-connections",
     "/etc/rancher",
     "/etc/kubernetes",
+    // Message queues of other programs, where they are mounted as files.
+    "/dev/mqueue",
     "/run/secrets",
     "/run/credentials",
     "/var/lib/kubelet",
@@ -264,11 +267,57 @@ pub(crate) fn place(text: &str, paths: &Paths) -> Utf8PathBuf {
 /// What no command may read: secrets of the user and of the system, and our own settings and sessions.
 pub fn secrets(paths: &Paths) -> Vec<Utf8PathBuf> {
     let home = paths.home.iter().flat_map(|home| SECRETS.iter().map(|name| home.join(name)));
+    let of_user: Vec<Utf8PathBuf> = home.chain(moved_secrets(&paths.moved)).collect();
+    let linked = linked_secrets(&of_user, paths);
     let own = paths.state.iter().cloned();
     let shared = paths.shared.iter().map(|folder| folder.join(".credentials.json"));
     let system = SYSTEM_SECRETS.iter().map(Utf8PathBuf::from);
     let perhaps = paths.home.iter().flat_map(|home| perhaps_secrets(home));
-    home.chain(perhaps).chain(own).chain(shared).chain(system).collect()
+    of_user.into_iter().chain(linked).chain(perhaps).chain(own).chain(shared).chain(system).collect()
+}
+
+/// Secrets where variables say that they are.
+fn moved_secrets(moved: &Moved) -> impl Iterator<Item = Utf8PathBuf> {
+    let homes = [(&moved.config_home, ".config/"), (&moved.data_home, ".local/share/")];
+    let below = homes.into_iter().filter_map(|(folder, usual)| Some((folder.as_deref()?, usual)));
+    let below = below.flat_map(|(folder, usual)| {
+        SECRETS.iter().filter_map(move |name| Some(folder.join(name.strip_prefix(usual)?)))
+    });
+    moved.secrets.iter().cloned().chain(below)
+}
+
+/// Where links in these folders lead, such as those that a manager of dotfiles makes. Those to the system's own files, and
+/// to a folder that holds the home folder or the project, are left out.
+fn linked_secrets(folders: &[Utf8PathBuf], paths: &Paths) -> Vec<Utf8PathBuf> {
+    const DEEPEST: usize = 2;
+    const MOST_NAMES: usize = 2_000;
+    let of_system = |place: &Utf8Path| {
+        let first = place.components().nth(1).map(|part| part.as_str());
+        let is_personal = || PERSONAL.iter().chain(&["/tmp"]).any(|own| place.starts_with(own));
+        first.is_none_or(|first| SYSTEM.contains(&first) && !is_personal())
+    };
+    let holds = |place: &Utf8Path| {
+        let kept = [Some(&paths.cwd), Some(&paths.root), paths.home.as_ref(), paths.state.as_ref()];
+        kept.into_iter().flatten().any(|kept| kept.starts_with(place))
+    };
+    let (mut found, mut names) = (Vec::new(), 0);
+    let mut waiting: Vec<_> = folders.iter().map(|folder| (folder.clone(), 0)).collect();
+    while let Some((folder, depth)) = waiting.pop() {
+        for entry in folder.read_dir_utf8().into_iter().flatten().flatten() {
+            names += 1;
+            if names > MOST_NAMES {
+                return found;
+            }
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_symlink() {
+                let place = entry.path().canonicalize_utf8().ok();
+                found.extend(place.filter(|place| !of_system(place) && !holds(place)));
+            } else if kind.is_dir() && depth < DEEPEST {
+                waiting.push((entry.into_path(), depth + 1));
+            }
+        }
+    }
+    found
 }
 
 fn perhaps_secrets(home: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> {
@@ -338,6 +387,31 @@ pub fn temporary(environment: &Environment) -> Utf8PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_that_variables_or_links_move_are_secret_where_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
+        for name in ["home/.ssh/deep", "home/.aws", "project", "dotfiles"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        std::fs::write(root.join("dotfiles/key"), "key").unwrap();
+        let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, root.join(name)).unwrap();
+        link("../../../dotfiles/key", "home/.ssh/deep/id");
+        link("../..", "home/.aws/everything");
+        link("/usr/bin/env", "home/.aws/program");
+        let environment = Environment::from_pairs([
+            ("HOME", root.join("home").as_str()),
+            ("KUBECONFIG", "/elsewhere/config"),
+            ("XDG_CONFIG_HOME", "/moved"),
+        ]);
+        let paths = Paths::discover(&root.join("project"), &environment).unwrap();
+        let found = secrets(&paths);
+        for name in ["/elsewhere/config", "/moved/gh", root.join("dotfiles/key").as_str()] {
+            assert!(found.contains(&name.into()), "{name}");
+        }
+        assert!(!found.contains(&root) && !found.contains(&"/usr/bin/env".into()), "{found:?}");
+    }
 
     #[test]
     fn settings_of_tools_are_hidden_only_with_a_credential() {

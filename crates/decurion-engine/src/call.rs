@@ -423,6 +423,7 @@ fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
     let mut around = around(&bench.around, &root(bench), &bench.spec);
     // Also what was taken away since the call was prepared; where it works a run stays.
     around.directories = rights.left_of(&around.directories);
+    around.user_files = Arc::clone(&bench.ports.equipment.user_files);
     let desk = &bench.ports.desk;
     let mode = child::mode((rights.mode, rights.undecided), &desk.modes, rights.trusted).value;
     let bounds = bounds::rules(&bench.spec.definition.sandbox);

@@ -376,6 +376,7 @@ impl Engine {
             root: request.cwd.clone(),
             directories,
             home: parts.home.clone(),
+            user_files: Arc::clone(&parts.user_files),
             checkouts: permission::Checkouts::of(&request.cwd, std::iter::empty()),
             ..Around::default()
         };
@@ -695,6 +696,7 @@ fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>, checkpoints: bool
         limits: Arc::clone(&parts.tool_limits),
         http: Http::default(),
         home: parts.home.clone(),
+        user_files: Arc::clone(&parts.user_files),
         redact: Arc::clone(&parts.redact),
         result_chars: parts.agent_settings.result_chars,
         checkpoints: checkpoints.then_some(keeper),

@@ -57,6 +57,8 @@ pub struct Around {
     pub directories: Vec<Utf8PathBuf>,
     /// What `~` stands for.
     pub home: Option<Utf8PathBuf>,
+    /// What programs of the user run or are configured by elsewhere than in the home folder.
+    pub user_files: Arc<UserFiles>,
     /// The checkout of its own that the run works in. It may be below our state folder, whose name would protect
     /// it from the one that it was made for.
     pub checkout: Option<Confinement>,
@@ -64,6 +66,25 @@ pub struct Around {
     pub checkouts: Checkouts,
     /// Where all these names lead, and those in rules.
     pub trails: Trails,
+}
+
+/// Files that variables of the user name, and that programs run or read as settings. A command that could write one of
+/// them would decide what these programs do outside of the sandbox.
+#[derive(Clone, Debug, Default)]
+pub struct UserFiles {
+    /// Settings of git.
+    pub git: Vec<Utf8PathBuf>,
+    /// All others, and folders of such files.
+    pub others: Vec<Utf8PathBuf>,
+}
+
+/// Where the user has settings of programs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct User<'a> {
+    /// The home folder.
+    pub home: Option<&'a Utf8Path>,
+    /// What variables name.
+    pub files: Option<&'a UserFiles>,
 }
 
 /// The tops of all checkouts of a repository. They are looked up when a rule is first compared with a path: most calls
@@ -105,6 +126,11 @@ impl From<Vec<Utf8PathBuf>> for Checkouts {
 }
 
 impl Around {
+    /// The user whose programs may read what a run writes.
+    pub(crate) fn user(&self) -> User<'_> {
+        User { home: self.home.as_deref(), files: Some(&self.user_files) }
+    }
+
     /// The directories of the run.
     pub(crate) fn places(&self) -> impl Iterator<Item = &Utf8Path> {
         [&self.cwd, &self.root].into_iter().chain(&self.directories).map(Utf8PathBuf::as_path)
@@ -752,7 +778,7 @@ impl Question<'_> {
         let around = &self.policy.around;
         let place = around.trails.place(path);
         let leads = |folder: &Utf8Path| {
-            let places = led_to(&around.trails.place(folder), around.home.as_deref());
+            let places = led_to(&around.trails.place(folder), around.user());
             // Settings that name all of a working directory would leave nothing to edit.
             places.iter().any(|led| place.starts_with(led) && !around.trails.place(folder).starts_with(led))
         };
@@ -991,6 +1017,15 @@ fn tool_matches(rule: &str, tool: &str, reading: Reading) -> bool {
     // `mcp__a__b__c` may be the tool `c` of a server `a__b`: a rule for `a` alone does not say so.
     let unclear = name.contains("__") && wanted.contains('*') && !wide;
     !server.is_empty() && !server.contains('*') && !unclear && glob::text_matches(wanted, name)
+}
+
+/// What a rule with a path keeps commands from, if it denies: what no tool may edit, no command may write.
+pub(crate) fn denied_access(tool: &str) -> Option<Access> {
+    match tool {
+        "Read" => Some(Access::Read),
+        "Edit" | "MultiEdit" | "NotebookEdit" | "Write" => Some(Access::Write),
+        _ => None,
+    }
 }
 
 /// Whether rules for one tool are about the paths of another.

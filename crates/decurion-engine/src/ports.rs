@@ -29,7 +29,7 @@ use crate::egress::Egress;
 use crate::hook::Hooks;
 use crate::journal::{Durability, Journal, Who};
 use crate::mcp::McpParts;
-use crate::permission::Undecided;
+use crate::permission::{Undecided, UserFiles};
 use crate::sandbox::SandboxMaker;
 use crate::spending::Scale;
 use crate::spill::SpillInto;
@@ -292,6 +292,8 @@ pub struct Parts {
     pub answer_timeout: Option<Duration>,
     /// What `~` stands for.
     pub home: Option<Utf8PathBuf>,
+    /// What programs of the user run or are configured by elsewhere than in the home folder.
+    pub user_files: Arc<UserFiles>,
     /// Further directories of the settings.
     pub directories: Vec<Utf8PathBuf>,
     /// The git branch of the working directory.
@@ -412,6 +414,8 @@ pub struct Equipment {
     pub http: Http,
     /// What `~` stands for.
     pub home: Option<Utf8PathBuf>,
+    /// What programs of the user run or are configured by elsewhere than in the home folder.
+    pub user_files: Arc<UserFiles>,
     /// Takes secrets out of output.
     pub redact: Redact,
     /// Characters of an agent's report that its parent is shown.

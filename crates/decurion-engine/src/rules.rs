@@ -92,6 +92,7 @@ pub fn around(here: &Surroundings, root: &Utf8Path, spec: &RunSpec) -> Around {
         root: root.to_owned(),
         directories: here.directories.clone(),
         home: here.home.clone(),
+        user_files: Arc::default(),
         checkout: Confinement::of(spec),
         trails: Trails::on_disk(),
     }
@@ -110,6 +111,7 @@ mod tests {
             root: "/project".into(),
             directories: vec!["/project".into()],
             home: None,
+            user_files: Arc::default(),
             checkout: None,
             checkouts: Checkouts::default(),
             trails: Trails::default(),

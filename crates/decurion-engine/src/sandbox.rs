@@ -35,7 +35,9 @@ use decurion_store::WatchedFolders;
 
 use crate::confine::Confinement;
 use crate::footprint;
-use crate::permission::{Around, Excluded, NamedWrite, Policy, Walls, fixed_part, linked_from, patterns_of};
+use crate::permission::{
+    Around, Excluded, NamedWrite, Policy, User, Walls, denied_access, fixed_part, linked_from, patterns_of,
+};
 use crate::trail::{Ground, Trails};
 pub use foreseen::NamedSecrets;
 use ground::KeptGround;
@@ -608,22 +610,22 @@ impl SandboxMaker {
                     self.hold(paths, &path, kind);
                 }
                 paths.restrict_all(git.iter().flat_map(|folder| places::git_settings(folder, &made)));
-                let home = around.home.as_deref();
-                let named = places::named_by_git(places::top_of(&paths.trails.place(folder)), &git, home);
+                let user = around.user();
+                let named = places::named_by_git(places::top_of(&paths.trails.place(folder)), &git, user);
                 self.add_named(paths, &named);
                 let linked: Vec<_> =
-                    linked_from(folder, &git, home).into_iter().map(|place| (place, None)).collect();
+                    linked_from(folder, &git, user).into_iter().map(|place| (place, None)).collect();
                 self.add_named(paths, &linked);
                 // What another checkout has staged and checked out is its own.
                 if let [_, common] = &git[..] {
                     paths.restrict_all(["index", "HEAD"].map(|name| common.join(name)));
                 }
-                self.add_nested(paths, folder, home);
+                self.add_nested(paths, folder, user);
                 // In a worktree this is a file that names the repository; it can be a link too.
                 paths.pin_links(&folder.join(".git"));
                 paths.restrict_all([folder.join(".git")].into_iter().filter(|git| footprint::is_file(git)));
                 paths.restrict_all(places::settings_in(folder));
-                self.protect_home(paths, folder, home, &folders);
+                self.protect_home(paths, folder, user.home, &folders);
             }
         }
         if writes {
@@ -707,9 +709,9 @@ impl SandboxMaker {
     }
 
     /// Keeps commands from changing the settings of repositories nested in a folder.
-    fn add_nested(&self, paths: &mut Collected, folder: &Utf8Path, home: Option<&Utf8Path>) {
+    fn add_nested(&self, paths: &mut Collected, folder: &Utf8Path, user: User<'_>) {
         let place = paths.trails.place(folder);
-        let nested = footprint::unnoted(|| self.known_nested(&place, home, paths.holding));
+        let nested = footprint::unnoted(|| self.known_nested(&place, user, paths.holding));
         for (index, Nested { git, named }) in nested.repositories.iter().take(MOST_PROTECTED).enumerate() {
             self.add_named(paths, named);
             match paths.ground.find(git.as_std_path()) {
@@ -726,7 +728,7 @@ impl SandboxMaker {
     }
 
     /// The repositories nested in a folder. What is found before the first command is believed for the whole session.
-    fn known_nested(&self, place: &Utf8Path, home: Option<&Utf8Path>, holding: Holding) -> Arc<AllNested> {
+    fn known_nested(&self, place: &Utf8Path, user: User<'_>, holding: Holding) -> Arc<AllNested> {
         let known = {
             let mut all = self.nested.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(place.to_owned()).or_default())
@@ -739,13 +741,13 @@ impl SandboxMaker {
             _ => {}
         }
         if holding == Holding::Listed {
-            let nested = Arc::new(find_nested(place, home));
+            let nested = Arc::new(find_nested(place, user));
             *known = KnownNested::Listed(Arc::clone(&nested));
             return nested;
         }
         // What is renamed now is not there any more when it is listed.
         self.planted.look_after_killed(place);
-        let nested = Arc::new(find_nested(place, home));
+        let nested = Arc::new(find_nested(place, user));
         self.planted.watch(
             place,
             Before {
@@ -765,8 +767,7 @@ impl SandboxMaker {
         let folders: BTreeSet<Utf8PathBuf> =
             around.places().chain(checkouts).map(|folder| paths.trails.place(folder)).collect();
         let folders: Vec<Utf8PathBuf> = folders.into_iter().collect();
-        let about_files =
-            |rule: &&Rule| rule.specifier.is_some() && (rule.tool == "Read" || is_about_writing(rule));
+        let about_files = |rule: &&Rule| rule.specifier.is_some() && denied_access(&rule.tool).is_some();
         let rules: Vec<&Rule> = policy.rules.deny.iter().filter(about_files).collect();
         let mut wild = Vec::new();
         for rule in &rules {
@@ -880,13 +881,13 @@ impl Drop for SandboxMaker {
 }
 
 /// What there is of repositories in a folder now, and what the settings of the first ones name.
-fn find_nested(place: &Utf8Path, home: Option<&Utf8Path>) -> AllNested {
+fn find_nested(place: &Utf8Path, user: User<'_>) -> AllNested {
     let places::Repositories { git, unnamed, is_cut } = places::repositories_in(place, &mut |_| false);
     let repositories = git.into_iter().enumerate().map(|(index, git)| {
         let top = git.parent().filter(|_| git.file_name() == Some(".git"));
         let named = || {
             let folders = top.map_or_else(|| vec![git.clone()], places::git_folders);
-            places::named_by_git(top.unwrap_or(&git), &folders, home)
+            places::named_by_git(top.unwrap_or(&git), &folders, user)
         };
         Nested { named: if index < MOST_NESTED { named() } else { Vec::new() }, git }
     });

@@ -800,6 +800,7 @@ impl Owner {
             root: session.request.cwd.clone(),
             directories: directories.clone(),
             home: home.clone(),
+            user_files: Arc::clone(&session.equipment.user_files),
             checkout: None,
             checkouts: Checkouts::of(&session.request.cwd, std::iter::empty()),
             trails: Trails::on_disk(),

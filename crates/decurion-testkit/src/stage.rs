@@ -308,6 +308,7 @@ impl Stage {
             undecided: self.undecided,
             answer_timeout: self.answer_timeout,
             home: None,
+            user_files: Arc::default(),
             directories: Vec::new(),
             git_branch: None,
             foreign: Vec::new(),

@@ -82,6 +82,7 @@ pub fn policy(loaded: &Loaded, maker: Option<&SandboxMaker>) -> Policy {
         root: paths.cwd.clone(),
         directories: settings.additional_directories.clone(),
         home: paths.home.clone(),
+        user_files: wire::user_files(loaded),
         checkout: None,
         checkouts: Checkouts::of(&paths.cwd, std::iter::empty()),
         trails: Trails::on_disk(),

@@ -24,6 +24,7 @@ mod long_hooks;
 mod long_requests;
 mod masked;
 mod models;
+mod moved;
 mod option_attacks;
 mod own_children;
 mod private;

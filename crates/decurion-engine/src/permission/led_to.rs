@@ -3,6 +3,7 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 
+use super::User;
 use crate::footprint;
 use crate::repository::{Named, named};
 use crate::sandbox::{git_folders, settings_in, top_of};
@@ -13,27 +14,24 @@ const DEEPEST: usize = 4;
 const MOST_NAMES: usize = 2_000;
 
 /// Links are followed, so that the places have none in them.
-pub(crate) fn led_to(folder: &Utf8Path, home: Option<&Utf8Path>) -> Vec<Utf8PathBuf> {
+pub(crate) fn led_to(folder: &Utf8Path, user: User<'_>) -> Vec<Utf8PathBuf> {
     let git = git_folders(folder);
     let top = top_of(folder);
-    let paths = named(top, &git, home).into_iter().map(|named| match named {
+    let paths = named(top, &git, user).into_iter().map(|named| match named {
         Named::Hooks(path) | Named::Settings(path) | Named::Program(path) => path,
     });
     let named = paths.map(|path| path.canonicalize_utf8().unwrap_or(path));
-    named.chain(linked_from(folder, &git, home)).collect()
+    named.chain(linked_from(folder, &git, user)).collect()
 }
 
 /// The same of links alone, also of those that the user's own settings are: whoever keeps them in a repository of
 /// dotfiles, and works there, has them in the working directory.
-pub(crate) fn linked_from(
-    folder: &Utf8Path,
-    git: &[Utf8PathBuf],
-    home: Option<&Utf8Path>,
-) -> Vec<Utf8PathBuf> {
+pub(crate) fn linked_from(folder: &Utf8Path, git: &[Utf8PathBuf], user: User<'_>) -> Vec<Utf8PathBuf> {
     let settings =
         settings_in(folder).chain(git.iter().flat_map(|git| [git.join("hooks"), git.join("config")]));
     let mut found = Vec::new();
-    for path in home.into_iter().flat_map(settings_of_user) {
+    let named = user.files.into_iter().flat_map(|files| files.git.iter().chain(&files.others)).cloned();
+    for path in user.home.into_iter().flat_map(settings_of_user).chain(named) {
         if footprint::name(&path).is_ok_and(|found| found.file_type().is_symlink()) {
             found.extend(footprint::place(&path));
         }

@@ -19,7 +19,8 @@ pub struct NamedWrite {
 }
 
 /// The paths that a command may write because it names them: all of them if a person said yes to its text, otherwise
-/// those that rules allow by name. Never one that is protected.
+/// those that rules allow by name. Never one that is protected. A rule for a whole command opens no settings in the home
+/// folder: which of them make a program run something, no list can say. A rule for the path itself does.
 pub fn named_writes(policy: &Policy, intent: &Intent, answered: bool) -> Vec<NamedWrite> {
     let Some(text) = &intent.shell else { return Vec::new() };
     let question = Question { policy, tool: "Bash", input: &Value::Null, intent };
@@ -32,7 +33,9 @@ pub fn named_writes(policy: &Policy, intent: &Intent, answered: bool) -> Vec<Nam
         let allowed = answered || shell::is_written_down(&question, text, index);
         for write in written_by(command) {
             let path = &write.path;
-            let may = allowed || question.is_named_by_rule(path, Access::Write);
+            let may = answered
+                || question.is_named_by_rule(path, Access::Write)
+                || (allowed && !paths::is_setting_of_user(path, around));
             let outside = !paths::is_inside(path, around) && paths::protected(path, around).is_none();
             if may && outside && !is_behind_a_link(path, command, policy) && !found.contains(&write) {
                 found.push(write);

@@ -547,6 +547,14 @@ fn started_from_home(path: &Utf8Path, around: &Around) -> Option<String> {
     (!is_worked_in).then(|| (*known).to_owned())
 }
 
+/// Whether a path is below a name in the home folder that begins with a dot: where programs keep their settings.
+pub(super) fn is_setting_of_user(path: &Utf8Path, around: &Around) -> bool {
+    let Some(home) = around.home.as_deref() else { return false };
+    let (home, path) = (around.own_name(home), around.own_name(path));
+    let below = path.strip_prefix(&*home).ok();
+    below.is_some_and(|below| below.as_str().starts_with('.') && !below.starts_with(".cache"))
+}
+
 /// Whether a folder is where worktrees are made, here or by other tools: whoever works in one means that one.
 fn is_worktree(folder: &Utf8Path) -> bool {
     let names = components(folder.as_str());

@@ -138,7 +138,7 @@ fn is_for_kernel(question: &Question<'_>, shell: &ShellIntent) -> bool {
     let Some((_, Match::Maybe)) = question.first_forbidding(&question.policy.rules.deny) else {
         return false;
     };
-    let about_paths = |rule: &Rule| matches!(rule.tool.as_str(), "Read" | "Edit" | "Write");
+    let about_paths = |rule: &Rule| super::denied_access(&rule.tool).is_some();
     let in_history = |rule: &Rule| {
         let shown = shell.commands.iter().filter_map(|command| command.shown.as_ref());
         rule.tool == "Read"
@@ -520,8 +520,7 @@ pub(crate) fn granted(question: &Question<'_>, rules: &[&Rule]) -> bool {
 pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
     let access = match rule.tool.as_str() {
         "Bash" => return command_forbidden(question, rule),
-        "Read" => Access::Read,
-        "Edit" | "Write" => Access::Write,
+        tool if let Some(access) = super::denied_access(tool) => access,
         tool if super::tool_matches(tool, question.tool, Reading::Wide) => return Match::Yes,
         _ => return Match::No,
     };

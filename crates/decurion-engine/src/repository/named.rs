@@ -7,6 +7,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 
 use super::{config, small};
 use crate::footprint;
+use crate::permission::User;
 
 /// Git itself follows no more includes within includes.
 const DEEPEST: usize = 10;
@@ -30,17 +31,26 @@ pub(crate) enum Named {
 
 /// What is named for a checkout: by the repository's own settings, and by those of the user and the system, which can
 /// name a folder of hooks in every checkout.
-pub(crate) fn named(top: &Utf8Path, git: &[Utf8PathBuf], home: Option<&Utf8Path>) -> Vec<Named> {
+pub(crate) fn named(top: &Utf8Path, git: &[Utf8PathBuf], user: User<'_>) -> Vec<Named> {
+    let User { home, files } = user;
     let own = git.iter().flat_map(|git| [git.join("config"), git.join("config.worktree")]);
     let own: Vec<Utf8PathBuf> = own.collect();
     let users = home.iter().flat_map(|home| [home.join(".gitconfig"), home.join(".config/git/config")]);
-    let users: Vec<Utf8PathBuf> = users.chain([Utf8PathBuf::from("/etc/gitconfig")]).collect();
+    let moved = files.into_iter().flat_map(|files| files.git.iter().cloned());
+    let users: Vec<Utf8PathBuf> = users.chain(moved).chain([Utf8PathBuf::from("/etc/gitconfig")]).collect();
     let mut reader = Reader { top, home, is_own: true, files: 0, found: Vec::new() };
     for (files, is_own) in [(own, true), (users, false)] {
         reader.is_own = is_own;
         for file in &files {
             reader.read(file, 0);
         }
+    }
+    let within = |path: &&Utf8PathBuf| path.starts_with(top) && *path != top;
+    for path in files.iter().flat_map(|files| &files.git).filter(within) {
+        reader.found.push(Named::Settings(path.clone()));
+    }
+    for path in files.iter().flat_map(|files| &files.others).filter(within) {
+        reader.found.push(Named::Program(path.clone()));
     }
     reader.found.sort();
     reader.found.dedup();
@@ -50,7 +60,7 @@ pub(crate) fn named(top: &Utf8Path, git: &[Utf8PathBuf], home: Option<&Utf8Path>
 struct Reader<'a> {
     top: &'a Utf8Path,
     home: Option<&'a Utf8Path>,
-    /// Whether these are the settings of the repository. Those of users name no programs in a checkout.
+    /// Whether these are the settings of the repository. Those of users name a program in a checkout by its whole path.
     is_own: bool,
     files: usize,
     found: Vec<Named>,
@@ -99,10 +109,13 @@ impl Reader<'_> {
                 self.found.extend([hooks].into_iter().chain(scripts).map(Named::Hooks));
             }
             _ if TEXTS.contains(&(kind, name)) => {}
-            _ if self.is_own && !config::is_harmless(kind, kind != section, name) => {
+            _ if !config::is_harmless(kind, kind != section, name) => {
                 let words =
                     value.split(|letter: char| letter.is_whitespace() || "'!;|&()<>=`$%".contains(letter));
-                let files = words.filter(|word| !word.is_empty()).map(|word| self.path(self.top, word));
+                let whole = |word: &&str| word.starts_with('/') || word.starts_with("~/");
+                let words = words.filter(|word| !word.is_empty() && (self.is_own || whole(word)));
+                let files = words.map(|word| self.path(self.top, word));
+                let files = files.filter(|path| self.is_own || path.starts_with(self.top));
                 self.found.extend(
                     files.filter(|path| footprint::is_file(path)).map(Named::Program).collect::<Vec<_>>(),
                 );
@@ -124,6 +137,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::permission::UserFiles;
 
     #[test]
     fn settings_name_hooks_further_settings_and_programs() {
@@ -146,18 +160,26 @@ mod tests {
         )
         .unwrap();
         std::fs::write(home.join(".gitconfig"), "[core]\nhookspath=.hooks\neditor = cat README\n").unwrap();
+        // What variables name, and what is named there by whole paths.
+        let global = home.join("global");
+        std::fs::write(&global, format!("[core]\n\tpager = {top}/main\n\teditor = /bin/sh\n")).unwrap();
+        let files = UserFiles { git: vec![global, "/elsewhere".into()], others: vec![top.join("env.sh")] };
+        let user = User { home: Some(&home), files: Some(&files) };
         let expected = [
             Named::Hooks(top.join(".hooks")),
             Named::Hooks(top.join(".husky")),
             Named::Hooks(top.join(".husky/_")),
             Named::Settings(home.join("absent")),
+            Named::Settings(home.join("global")),
             Named::Settings(top.join("more")),
+            Named::Program(top.join("env.sh")),
+            Named::Program(top.join("main")),
             Named::Program(top.join("tools/clean.sh")),
             Named::Program(top.join("tools/merge")),
         ];
-        assert_eq!(named(&top, std::slice::from_ref(&git), Some(&home)), expected);
+        assert_eq!(named(&top, std::slice::from_ref(&git), user), expected);
         // Settings that include themselves end too.
         std::fs::write(top.join("more"), "[include]\npath = more\n").unwrap();
-        assert_eq!(named(&top, &[git], None).len(), 5);
+        assert_eq!(named(&top, &[git], User::default()).len(), 5);
     }
 }

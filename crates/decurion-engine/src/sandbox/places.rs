@@ -7,7 +7,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::placeholder::Kind;
 
 use crate::footprint;
-use crate::permission::{STARTUP_FILES, fixed_part, plain, special_parts};
+use crate::permission::{STARTUP_FILES, User, fixed_part, plain, special_parts};
 use crate::repository::Named;
 
 /// Our own settings in a working directory, and those of tools like us.
@@ -48,9 +48,9 @@ pub(super) fn git_settings_to_hold(git: &Utf8Path, made: &BTreeSet<Utf8PathBuf>)
 pub(super) fn named_by_git(
     top: &Utf8Path,
     git: &[Utf8PathBuf],
-    home: Option<&Utf8Path>,
+    user: User<'_>,
 ) -> Vec<(Utf8PathBuf, Option<Kind>)> {
-    let named = crate::repository::named(top, git, home).into_iter();
+    let named = crate::repository::named(top, git, user).into_iter();
     named
         .map(|named| match named {
             Named::Hooks(path) => (path, Some(Kind::Folder)),

@@ -65,6 +65,7 @@ impl Land {
             directories: directories.iter().map(|directory| self.named(directory).into()).collect(),
             home: Some(self.outer.join("home")),
             checkout: None,
+            user_files: std::sync::Arc::default(),
             checkouts: Checkouts::default(),
             trails: Trails::on_disk(),
         }

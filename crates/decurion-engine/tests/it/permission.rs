@@ -40,6 +40,7 @@ fn what_is_not_what_was_approved_is_asked_about_whatever_allows_it() {
         directories: Vec::new(),
         home: None,
         checkout: None,
+        user_files: std::sync::Arc::default(),
         checkouts: Checkouts::default(),
         trails: Trails::default(),
     };
@@ -258,6 +259,7 @@ fn a_checkout_below_our_own_folder_is_not_protected_from_whoever_works_in_it() {
         directories: Vec::new(),
         home: Some("/home/user".into()),
         checkout: Some(Confinement::new(own.into(), Vec::new())),
+        user_files: std::sync::Arc::default(),
         checkouts: Checkouts::default(),
         trails: Trails::default(),
     };
@@ -291,6 +293,7 @@ fn what_is_denied_in_one_checkout_is_denied_in_all_of_them() {
         cwd: format!("{own}/sub").into(),
         root: own.into(),
         checkout: Some(Confinement::new(own.into(), vec![origin.into()])),
+        user_files: std::sync::Arc::default(),
         checkouts: vec![own.into(), origin.into()].into(),
         ..Around::default()
     };
@@ -337,6 +340,7 @@ fn whoever_starts_in_a_worktree_may_write_in_it_and_in_no_folder_of_ours_otherwi
             directories: Vec::new(),
             home: None,
             checkout: None,
+            user_files: std::sync::Arc::default(),
             checkouts: Checkouts::default(),
             trails: Trails::default(),
         };
@@ -355,6 +359,7 @@ fn offered_rules_allow_the_call_and_never_an_interpreter() {
         directories: Vec::new(),
         home: Some("/home/user".into()),
         checkout: None,
+        user_files: std::sync::Arc::default(),
         checkouts: Checkouts::default(),
         trails: Trails::default(),
     };

@@ -147,6 +147,7 @@ fn may_begin(loaded: &Loaded, input: &Value, intent: &Intent) -> Result<(), Stri
         root: paths.root.clone(),
         directories: Vec::new(),
         home: paths.home.clone(),
+        user_files: std::sync::Arc::default(),
         checkout: None,
         checkouts: Checkouts::default(),
         trails: Trails::default(),

@@ -9,7 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::Form;
 use decurion_store::WatchedFolders;
 
-use super::super::{Holding, MOST_PROTECTED, OwnFolder, SandboxMaker, SandboxSettings};
+use super::super::{Holding, MOST_PROTECTED, OwnFolder, SandboxMaker, SandboxSettings, User};
 use super::{Before, Found, Planted, saved};
 
 /// A folder of its own, without links in its path.
@@ -61,7 +61,7 @@ fn first_commands_at_once_leave_nothing_to_the_next_session() {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 barrier.wait();
-                maker.known_nested(&work, None, Holding::Done);
+                maker.known_nested(&work, User::default(), Holding::Done);
             });
         }
     });
@@ -73,7 +73,7 @@ fn first_commands_at_once_leave_nothing_to_the_next_session() {
 fn what_was_only_listed_is_looked_for_again_before_the_first_command() {
     let (_folder, root) = folder();
     let (maker, work) = session(&root);
-    let count = |holding| maker.known_nested(&work, None, holding).repositories.len();
+    let count = |holding| maker.known_nested(&work, User::default(), holding).repositories.len();
     assert_eq!(count(Holding::Listed), 0);
     plant(&work.join("a"));
     assert_eq!(count(Holding::Done), 1);
