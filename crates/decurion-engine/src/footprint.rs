@@ -24,7 +24,19 @@ pub(crate) type Stamp = (u64, u64, i64, i64, i64, i64);
 
 /// All looks of one answer.
 #[derive(Debug, Default)]
-pub(crate) struct Footprint(HashMap<(PathBuf, Look), Seen>);
+pub(crate) struct Footprint {
+    looks: HashMap<(PathBuf, Look), Seen>,
+    absent: Vec<Absent>,
+}
+
+/// Looks that found nothing below one folder. As long as the folder's list of names is as it was, so are they, which is one
+/// look for the many names in a home folder that most people do not have.
+#[derive(Debug)]
+struct Absent {
+    folder: PathBuf,
+    seen: Seen,
+    looks: Vec<(PathBuf, Look)>,
+}
 
 /// How a path was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +88,7 @@ pub(crate) fn noted<T>(answer: impl FnOnce() -> T) -> (T, Option<Footprint>) {
     let notes = NOTES.take();
     drop(outer);
     match notes {
-        Notes::On(footprint) => (found, Some(footprint)),
+        Notes::On(footprint) => (found, Some(footprint.gathered())),
         Notes::Off | Notes::Spoiled => (found, None),
     }
 }
@@ -139,7 +151,40 @@ pub(crate) fn spoil() {
 impl Footprint {
     /// Whether everything is as it was.
     pub fn holds(&self) -> bool {
-        self.0.iter().all(|((path, look), seen)| look.at(path).as_ref() == Some(seen))
+        self.absent.iter().all(Absent::holds)
+            && self.looks.iter().all(|((path, look), seen)| look.at(path).as_ref() == Some(seen))
+    }
+
+    /// The same with fewer looks.
+    fn gathered(mut self) -> Self {
+        let mut folders: HashMap<PathBuf, Vec<(PathBuf, Look)>> = HashMap::new();
+        for (path, look) in self.looks.iter().filter(|(_, seen)| **seen == Seen::Nothing).map(|(key, _)| key) {
+            // Behind a link that leads nowhere something may come to be without a change here.
+            let above = path.ancestors().skip(1).find(|above| above.symlink_metadata().is_ok());
+            if let Some(folder) = above.filter(|folder| folder.is_dir()) {
+                folders.entry(folder.to_owned()).or_default().push((path.clone(), *look));
+            }
+        }
+        for (folder, looks) in folders.into_iter().filter(|(_, looks)| looks.len() > 1) {
+            let Some(seen @ Seen::Stamp(_)) = Look::Content.at(&folder) else { continue };
+            let absent = Absent { folder, seen, looks };
+            // Something may have come to be since it was looked at.
+            if absent.are_absent() {
+                absent.looks.iter().for_each(|key| _ = self.looks.remove(key));
+                self.absent.push(absent);
+            }
+        }
+        self
+    }
+}
+
+impl Absent {
+    fn holds(&self) -> bool {
+        Look::Content.at(&self.folder).as_ref() == Some(&self.seen) || self.are_absent()
+    }
+
+    fn are_absent(&self) -> bool {
+        self.looks.iter().all(|(path, look)| look.at(path) == Some(Seen::Nothing))
     }
 }
 
@@ -168,11 +213,11 @@ impl Look {
         NOTES.with_borrow_mut(|notes| {
             let Notes::On(footprint) = notes else { return };
             let key = (path.to_owned(), self);
-            if footprint.0.contains_key(&key) {
+            if footprint.looks.contains_key(&key) {
                 return;
             }
             match self.at(path) {
-                Some(seen) => _ = footprint.0.insert(key, seen),
+                Some(seen) => _ = footprint.looks.insert(key, seen),
                 None => *notes = Notes::Spoiled,
             }
         });
@@ -270,7 +315,7 @@ pub(crate) fn note_stamp(folder: &Path, stamp: Option<Stamp>) {
     NOTES.with_borrow_mut(|notes| {
         let Notes::On(footprint) = notes else { return };
         let seen = stamp.map(Seen::Stamp);
-        let before = seen.clone().map(|seen| footprint.0.insert((folder.to_owned(), Look::Content), seen));
+        let before = seen.clone().map(|seen| footprint.looks.insert((folder.to_owned(), Look::Content), seen));
         // It has changed between two looks.
         if before.is_none_or(|before| before.is_some() && before != seen) {
             *notes = Notes::Spoiled;
@@ -398,11 +443,35 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn absent_names_are_looked_at_as_one_until_something_comes_to_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = &Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
+        std::fs::create_dir(root.join("home")).unwrap();
+        std::os::unix::fs::symlink("nowhere", root.join("home/dangling")).unwrap();
+        let names = ["a", "b", "c/d", "dangling/e"].map(|name| root.join("home").join(name));
+        LATER.set(Duration::from_secs(3600));
+        let footprint = noted(|| names.iter().for_each(|path| assert!(!is_folder(path)))).1.unwrap();
+        assert_eq!(footprint.absent.iter().map(|absent| absent.looks.len()).collect::<Vec<_>>(), [3]);
+        assert!(footprint.holds());
+        // Another name in the folder.
+        std::fs::write(root.join("home/other"), "").unwrap();
+        touch(&root.join("home"));
+        assert!(footprint.holds());
+        std::fs::create_dir_all(root.join("home/nowhere/e")).unwrap();
+        assert!(!footprint.holds());
+        std::fs::remove_dir_all(root.join("home/nowhere")).unwrap();
+        assert!(footprint.holds());
+        std::fs::create_dir_all(root.join("home/c/d")).unwrap();
+        assert!(!footprint.holds());
+        LATER.set(Duration::ZERO);
+    }
+
+    #[test]
     fn nothing_is_kept_of_an_answer_that_is_spoiled() {
         let root = Utf8Path::new("/");
         assert!(noted(|| is_folder(root)).1.is_some());
         assert!(noted(|| (is_folder(root), spoil())).1.is_none());
         let (_, footprint) = noted(|| unnoted(|| (is_folder(root), spoil())));
-        assert_eq!(footprint.unwrap().0.len(), 0);
+        assert_eq!(footprint.unwrap().looks.len(), 0);
     }
 }
