@@ -480,9 +480,12 @@ fn write_session(home: &Home) -> Result<(SessionId, PathBuf)> {
     let mut writer = SessionWriter::create(&paths, &info, Timestamp::UNIX_EPOCH)?;
     let transcript = home.path().join("messages.jsonl");
     let mut plain = std::io::BufWriter::new(std::fs::File::create(&transcript)?);
-    let mut seq = 0;
     let run = RunId(Uuid::new_v4());
     let line = || LineId(Uuid::new_v4());
+    // Without a line of ours alone the file is of another program's shape, and is made anew when it is resumed.
+    let event = Event::SessionOpened { info: Box::new(info) };
+    writer.append(&[Envelope { seq: 1, at: Timestamp::UNIX_EPOCH, agent: None, run, event }])?;
+    let mut seq = 1;
     let mut parent = None;
     let result = "0123456789abcdef \"quoted\"\n".repeat(1100);
     let rounds = SESSION_BYTES / result.len();
