@@ -225,7 +225,7 @@ fn masked(loaded: &Loaded, maker: &SandboxMaker, environment: &Environment) -> O
 /// What programs of the user run or read, because variables name it.
 pub fn user_files(loaded: &Loaded) -> Arc<UserFiles> {
     let moved = &loaded.paths.moved;
-    Arc::new(UserFiles { git: moved.git.clone(), others: moved.programs.clone() })
+    Arc::new(UserFiles { git: moved.git.clone(), files: moved.files.clone(), folders: moved.folders.clone() })
 }
 
 /// What cuts secrets out of text; masked ones also where they are encoded.

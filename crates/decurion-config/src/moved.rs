@@ -19,7 +19,9 @@ pub struct Moved {
     /// Settings of git.
     pub git: Vec<Utf8PathBuf>,
     /// Programs, and files that programs run or read as settings.
-    pub programs: Vec<Utf8PathBuf>,
+    pub files: Vec<Utf8PathBuf>,
+    /// Folders of such files, and files in folders that programs make themselves.
+    pub folders: Vec<Utf8PathBuf>,
 }
 
 /// Variables with files or folders of keys; several are separated by colons.
@@ -72,19 +74,16 @@ const SECRETS_IN: &[(&str, &str)] = &[
 const PROGRAMS: &[&str] = &[
     "BASH_ENV",
     "BROWSER",
-    "CURL_HOME",
     "EDITOR",
     "ENV",
     "GIT_ASKPASS",
     "GIT_EDITOR",
-    "GIT_EXEC_PATH",
     "GIT_EXTERNAL_DIFF",
     "GIT_PAGER",
     "GIT_PROXY_COMMAND",
     "GIT_SEQUENCE_EDITOR",
     "GIT_SSH",
     "GIT_SSH_COMMAND",
-    "GIT_TEMPLATE_DIR",
     "INPUTRC",
     "LD_AUDIT",
     "LD_PRELOAD",
@@ -112,6 +111,9 @@ const PROGRAMS: &[&str] = &[
 /// Variables with a folder, and the files in it that programs run or read as settings.
 const PROGRAMS_IN: &[(&str, &[&str])] = &[
     ("CARGO_HOME", &["bin", "config", "config.toml", "env"]),
+    ("CURL_HOME", &[".curlrc"]),
+    ("GIT_EXEC_PATH", &[""]),
+    ("GIT_TEMPLATE_DIR", &[""]),
     ("ZDOTDIR", &[".zlogin", ".zlogout", ".zprofile", ".zshenv", ".zshrc"]),
 ];
 
@@ -127,7 +129,9 @@ impl Moved {
         let config_home = folder("XDG_CONFIG_HOME");
         let git = ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"].into_iter().filter_map(folder);
         let beside = config_home.iter().map(|folder| folder.join("git/config"));
-        let words = PROGRAMS.iter().filter_map(|name| value(name)).flat_map(words);
+        let whole = |text: &str| Some(Utf8PathBuf::from(text)).filter(|path| path.is_absolute());
+        let named = PROGRAMS.iter().filter_map(|name| value(name));
+        let words = named.flat_map(|text| words(text).chain(whole(text)));
         let programs_in = PROGRAMS_IN.iter().flat_map(|(name, files)| {
             folder(name).into_iter().flat_map(|folder| files.iter().map(move |file| folder.join(file)))
         });
@@ -135,12 +139,8 @@ impl Moved {
         Self {
             secrets: secrets.chain(in_folders).filter(|path| is_place(path)).collect(),
             git: git.chain(beside).chain(git_values(environment, true)).collect(),
-            programs: words
-                .chain(programs_in)
-                .chain(settings)
-                .chain(git_values(environment, false))
-                .filter(|path| is_place(path))
-                .collect(),
+            files: words.chain(git_values(environment, false)).filter(|path| is_place(path)).collect(),
+            folders: programs_in.chain(settings).filter(|path| is_place(path)).collect(),
             data_home: folder("XDG_DATA_HOME"),
             config_home,
         }
@@ -189,14 +189,16 @@ mod tests {
             ("GIT_CONFIG_VALUE_0", "/more"),
             ("GIT_CONFIG_KEY_1", "core.pager"),
             ("GIT_CONFIG_VALUE_1", "/pager --plain"),
-            ("EDITOR", "'/my editor/x' --wait"),
+            ("BASH_ENV", "/my env/x"),
             ("ZDOTDIR", "/z"),
         ]);
         let moved = Moved::of(&environment);
         assert_eq!(moved.secrets, ["/a/one", "/a/two", "/d/config.json", "/z/.zsh_history"]);
         assert_eq!(moved.git, ["/g", "/x/git/config", "/more"]);
         assert_eq!(moved.config_home.as_deref(), Some(Utf8Path::new("/x")));
-        assert!(moved.programs.contains(&"/z/.zshrc".into()) && moved.programs.contains(&"/pager".into()));
-        assert!(moved.programs.contains(&"/x/git/hooks".into()) && moved.programs.contains(&"/my".into()));
+        assert!(
+            moved.folders.contains(&"/z/.zshrc".into()) && moved.folders.contains(&"/x/git/hooks".into())
+        );
+        assert!(moved.files.contains(&"/pager".into()) && moved.files.contains(&"/my env/x".into()));
     }
 }

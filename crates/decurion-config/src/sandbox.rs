@@ -1,7 +1,9 @@
 //! What the settings say about the sandbox of commands, and which files of a user are secrets or programs. Takes the
 //! folders of a start and its environment, gives plain lists of paths.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
@@ -267,7 +269,8 @@ pub(crate) fn place(text: &str, paths: &Paths) -> Utf8PathBuf {
 /// What no command may read: secrets of the user and of the system, and our own settings and sessions.
 pub fn secrets(paths: &Paths) -> Vec<Utf8PathBuf> {
     let home = paths.home.iter().flat_map(|home| SECRETS.iter().map(|name| home.join(name)));
-    let of_user: Vec<Utf8PathBuf> = home.chain(moved_secrets(&paths.moved)).collect();
+    let of_user: Vec<Utf8PathBuf> =
+        home.chain(moved_secrets(&paths.moved).filter(|place| !holds_work(place, paths))).collect();
     let linked = linked_secrets(&of_user, paths);
     let own = paths.state.iter().cloned();
     let shared = paths.shared.iter().map(|folder| folder.join(".credentials.json"));
@@ -286,38 +289,42 @@ fn moved_secrets(moved: &Moved) -> impl Iterator<Item = Utf8PathBuf> {
     moved.secrets.iter().cloned().chain(below)
 }
 
-/// Where links in these folders lead, such as those that a manager of dotfiles makes. Those to the system's own files, and
-/// to a folder that holds the home folder or the project, are left out.
+/// Where links in these folders lead, such as those that a manager of dotfiles makes. What everyone may read is no secret,
+/// and what holds the home folder or the project is left out.
 fn linked_secrets(folders: &[Utf8PathBuf], paths: &Paths) -> Vec<Utf8PathBuf> {
     const DEEPEST: usize = 2;
-    const MOST_NAMES: usize = 2_000;
-    let of_system = |place: &Utf8Path| {
+    /// Of each folder, nearer ones first.
+    const MOST_NAMES: usize = 1_000;
+    let is_public = |place: &Utf8Path| {
         let first = place.components().nth(1).map(|part| part.as_str());
         let is_personal = || PERSONAL.iter().chain(&["/tmp"]).any(|own| place.starts_with(own));
-        first.is_none_or(|first| SYSTEM.contains(&first) && !is_personal())
+        let of_system = first.is_none_or(|first| SYSTEM.contains(&first) && !is_personal());
+        of_system && place.metadata().is_ok_and(|found| found.permissions().mode() & 0o004 != 0)
     };
-    let holds = |place: &Utf8Path| {
-        let kept = [Some(&paths.cwd), Some(&paths.root), paths.home.as_ref(), paths.state.as_ref()];
-        kept.into_iter().flatten().any(|kept| kept.starts_with(place))
-    };
-    let (mut found, mut names) = (Vec::new(), 0);
-    let mut waiting: Vec<_> = folders.iter().map(|folder| (folder.clone(), 0)).collect();
-    while let Some((folder, depth)) = waiting.pop() {
-        for entry in folder.read_dir_utf8().into_iter().flatten().flatten() {
-            names += 1;
-            if names > MOST_NAMES {
-                return found;
-            }
-            let Ok(kind) = entry.file_type() else { continue };
-            if kind.is_symlink() {
-                let place = entry.path().canonicalize_utf8().ok();
-                found.extend(place.filter(|place| !of_system(place) && !holds(place)));
-            } else if kind.is_dir() && depth < DEEPEST {
-                waiting.push((entry.into_path(), depth + 1));
+    let mut found = Vec::new();
+    for folder in folders {
+        let mut left = MOST_NAMES;
+        let mut waiting = VecDeque::from([(folder.clone(), 0)]);
+        while let Some((folder, depth)) = waiting.pop_front() {
+            for entry in folder.read_dir_utf8().into_iter().flatten().flatten().take(left) {
+                left -= 1;
+                let Ok(kind) = entry.file_type() else { continue };
+                if kind.is_symlink() {
+                    let place = entry.path().canonicalize_utf8().ok();
+                    found.extend(place.filter(|place| !is_public(place) && !holds_work(place, paths)));
+                } else if kind.is_dir() && depth < DEEPEST {
+                    waiting.push_back((entry.into_path(), depth + 1));
+                }
             }
         }
     }
     found
+}
+
+/// Whether the home folder, the project or our own folder is in a folder, or is that folder.
+fn holds_work(place: &Utf8Path, paths: &Paths) -> bool {
+    let kept = [Some(&paths.cwd), Some(&paths.root), paths.home.as_ref(), paths.state.as_ref()];
+    kept.into_iter().flatten().any(|kept| kept.starts_with(place))
 }
 
 fn perhaps_secrets(home: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> {

@@ -158,7 +158,8 @@ impl Footprint {
     /// The same with fewer looks.
     fn gathered(mut self) -> Self {
         let mut folders: HashMap<PathBuf, Vec<(PathBuf, Look)>> = HashMap::new();
-        for (path, look) in self.looks.iter().filter(|(_, seen)| **seen == Seen::Nothing).map(|(key, _)| key) {
+        for (path, look) in self.looks.iter().filter(|(_, seen)| **seen == Seen::Nothing).map(|(key, _)| key)
+        {
             // Behind a link that leads nowhere something may come to be without a change here.
             let above = path.ancestors().skip(1).find(|above| above.symlink_metadata().is_ok());
             if let Some(folder) = above.filter(|folder| folder.is_dir()) {
@@ -315,7 +316,8 @@ pub(crate) fn note_stamp(folder: &Path, stamp: Option<Stamp>) {
     NOTES.with_borrow_mut(|notes| {
         let Notes::On(footprint) = notes else { return };
         let seen = stamp.map(Seen::Stamp);
-        let before = seen.clone().map(|seen| footprint.looks.insert((folder.to_owned(), Look::Content), seen));
+        let before =
+            seen.clone().map(|seen| footprint.looks.insert((folder.to_owned(), Look::Content), seen));
         // It has changed between two looks.
         if before.is_none_or(|before| before.is_some() && before != seen) {
             *notes = Notes::Spoiled;

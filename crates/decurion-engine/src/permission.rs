@@ -70,12 +70,14 @@ pub struct Around {
 
 /// Files that variables of the user name, and that programs run or read as settings. A command that could write one of
 /// them would decide what these programs do outside of the sandbox.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserFiles {
     /// Settings of git.
     pub git: Vec<Utf8PathBuf>,
-    /// All others, and folders of such files.
-    pub others: Vec<Utf8PathBuf>,
+    /// Other files.
+    pub files: Vec<Utf8PathBuf>,
+    /// Folders of such files, and files in folders that programs make themselves.
+    pub folders: Vec<Utf8PathBuf>,
 }
 
 /// Where the user has settings of programs.

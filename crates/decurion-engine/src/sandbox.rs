@@ -36,7 +36,8 @@ use decurion_store::WatchedFolders;
 use crate::confine::Confinement;
 use crate::footprint;
 use crate::permission::{
-    Around, Excluded, NamedWrite, Policy, User, Walls, denied_access, fixed_part, linked_from, patterns_of,
+    Around, Excluded, NamedWrite, Policy, User, UserFiles, Walls, denied_access, fixed_part, linked_from,
+    patterns_of,
 };
 use crate::trail::{Ground, Trails};
 pub use foreseen::NamedSecrets;
@@ -353,7 +354,11 @@ impl SandboxMaker {
     ) -> Result<Compiled, SandboxError> {
         let seen = wanted.seen;
         if profile == Some(Profile::Outside) && self.settings.allows_outside {
-            return Ok(Compiled::default());
+            // Of programs that no command can have made, none is found that another command puts in their way meanwhile.
+            let all = seen.shell.as_ref().zip(environment);
+            let trusted = all.map(|(shell, environment)| self.trusted(policy, shell, environment));
+            let environment = trusted.transpose()?.flatten().unwrap_or_default();
+            return Ok(Compiled { environment, ..Compiled::default() });
         }
         let reads = profile == Some(Profile::ReadOnly);
         // One that nobody was asked about is excluded only if its text shows that it reads.
@@ -640,6 +645,31 @@ impl SandboxMaker {
             for folder in self.settings.writable.iter().chain(&by_rule) {
                 self.protect_home(paths, folder, around.home.as_deref(), &opened);
             }
+            self.protect_user_files(paths, around, &opened);
+        }
+    }
+
+    /// Keeps commands from changing or making what variables of the user name, wherever they may write. A folder that they
+    /// are to write stays open.
+    fn protect_user_files(&self, paths: &mut Collected, around: &Around, opened: &[Utf8PathBuf]) {
+        if self.settings.form == Form::Landlock {
+            return;
+        }
+        let UserFiles { git, files, folders } = &*around.user_files;
+        let opened: Vec<Utf8PathBuf> = opened.iter().map(|folder| paths.trails.place(folder)).collect();
+        let is_file = [(git, true), (files, true), (folders, false)];
+        for (path, is_file) in
+            is_file.iter().flat_map(|(all, is_file)| all.iter().map(move |path| (path, *is_file)))
+        {
+            let place = paths.trails.place(path);
+            let is_below = opened.iter().any(|folder| place.starts_with(folder));
+            if !is_below || opened.iter().any(|folder| folder.starts_with(&place)) {
+                continue;
+            }
+            if is_file {
+                self.hold(paths, &place, Kind::File);
+            }
+            paths.restrict_all([place]);
         }
     }
 

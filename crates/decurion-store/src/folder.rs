@@ -248,10 +248,14 @@ impl Folder {
         Ok(renewed)
     }
 
-    /// Waits for a lock, which goes with the last handle of the folder that is made from this one.
-    pub(crate) fn lock(&self) -> io::Result<()> {
-        let lock = || rustix::fs::flock(&self.handle, FlockOperation::LockExclusive);
-        Ok(rustix::io::retry_on_intr(lock)?)
+    /// Takes a lock, unless another process has it. It goes with the last handle of the folder that is made from this one.
+    pub(crate) fn try_lock(&self) -> io::Result<bool> {
+        let lock = || rustix::fs::flock(&self.handle, FlockOperation::NonBlockingLockExclusive);
+        match rustix::io::retry_on_intr(lock) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Its path, for messages.

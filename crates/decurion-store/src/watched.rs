@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
@@ -63,12 +64,20 @@ impl WatchedFolders {
         Ok(WatchedFolder { folder, name, _locked: locked })
     }
 
-    /// Waits until no other session looks at what killed sessions left in a working directory. Until what this gives is
-    /// dropped, others wait in the same way.
+    /// Waits until no other session looks at what killed sessions left in a working directory, but not for ever: the other
+    /// one may be stopped. Until what this gives is dropped, others wait in the same way.
     pub fn wait_for_look(&self, directory: &Utf8Path) -> io::Result<Looking> {
+        // Half a minute.
+        const TRIES: usize = 1_500;
+        const PAUSE: Duration = Duration::from_millis(20);
         let folder = self.folder(directory, false)?;
-        folder.lock()?;
-        Ok(Looking { _locked: folder })
+        for _ in 0..TRIES {
+            if folder.try_lock()? {
+                return Ok(Looking { _locked: folder });
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Err(io::ErrorKind::TimedOut.into())
     }
 
     /// What killed sessions have kept of a working directory, or of another one whose path looks the same.
@@ -132,6 +141,7 @@ mod tests {
         let looking = all.wait_for_look(directory).unwrap();
         let (sender, ended) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
+            assert!(!all.folder(directory, false).unwrap().try_lock().unwrap());
             let (all, second) = (&all, sender.clone());
             scope.spawn(move || {
                 let _looking = all.wait_for_look(directory).unwrap();

@@ -70,6 +70,53 @@ fn settings_of_git_that_variables_name_are_protected_with_the_programs_in_them()
     assert_eq!(after(&stand, allowed(&stand)), ["#!/bin/sh\n", "[core]\nx\n", "x\n"]);
 }
 
+/// Wherever commands may write, and whatever links lead there.
+#[test]
+fn settings_that_variables_name_are_protected_in_folders_that_are_opened_and_behind_links() {
+    let stand =
+        stand(&["echo x >> ../data/gitconfig; echo x >> ../data/env.sh; echo x > ../data/free; true"]);
+    let data = stand.home.path().join("data");
+    fs::create_dir(&data).unwrap();
+    symlink(&data, stand.home.path().join("cfg")).unwrap();
+    let settings = json!({"sandbox": {"filesystem": {"allowWrite": [data]}}}).to_string();
+    let made = |program: Program| {
+        for name in ["env.sh", "free"] {
+            let _ = fs::remove_file(data.join(name));
+        }
+        fs::write(data.join("gitconfig"), "").unwrap();
+        told(&stand, program.args(["--settings", &settings]));
+        ["gitconfig", "env.sh", "free"].map(|name| fs::read_to_string(data.join(name)).unwrap_or_default())
+    };
+    assert_eq!(made(allowed(&stand)), ["x\n"; 3]);
+    let named = allowed(&stand)
+        .env("GIT_CONFIG_GLOBAL", stand.home.path().join("cfg/gitconfig"))
+        .env("BASH_ENV", data.join("env.sh"));
+    assert_eq!(made(named), ["", "", "x\n"]);
+}
+
+#[test]
+fn settings_of_the_user_behind_a_linked_folder_are_protected() {
+    let stand =
+        stand(&["echo x >> config/git/config; echo x >> skills/a/SKILL.md; echo x > config/free; true"]);
+    let (home, work) = (stand.home.home(), stand.home.work());
+    // The usual settings of a test let commands write in the home folder.
+    fs::write(home.join(".claude/settings.json"), "{}").unwrap();
+    for name in ["config/git", "skills/a"] {
+        fs::create_dir_all(work.join(name)).unwrap();
+    }
+    let made = || {
+        let names = ["config/git/config", "skills/a/SKILL.md", "config/free"];
+        names.iter().for_each(|name| fs::write(work.join(name), "").unwrap());
+        told(&stand, allowed(&stand));
+        names.map(|name| fs::read_to_string(work.join(name)).unwrap())
+    };
+    assert_eq!(made(), ["x\n"; 3]);
+    symlink(work.join("config"), home.join(".config")).unwrap();
+    fs::create_dir_all(home.join(".claude/skills")).unwrap();
+    symlink(work.join("skills/a"), home.join(".claude/skills/a")).unwrap();
+    assert_eq!(made(), ["", "", "x\n"]);
+}
+
 #[test]
 fn edits_of_settings_that_variables_name_are_asked_about() {
     let home = decurion_testkit::proc::Home::new().unwrap();

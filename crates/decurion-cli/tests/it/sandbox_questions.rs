@@ -307,7 +307,7 @@ fn a_rule_that_holds_a_whole_command_lets_it_write_the_file_that_it_names() {
 #[test]
 fn a_rule_that_holds_a_whole_command_opens_nothing_that_programs_start() {
     let names =
-        [".local/bin/ls", "bin/ls", ".cshrc", ".config/autostart/x", ".config/fish/config.fish", ".notes"];
+        [".local/bin/ls", "bin/ls", ".cshrc", ".config/autostart/x", ".config/fish/config.fish", "notes"];
     let commands = names.map(|name| format!("cp a.txt ../home/{name}"));
     let stand = stand(&commands.each_ref().map(String::as_str));
     let path = |name: &str| stand.home.home().join(name);
@@ -320,7 +320,7 @@ fn a_rule_that_holds_a_whole_command_opens_nothing_that_programs_start() {
     let rules = commands.map(|command| format!("Bash({command})")).join(",");
     let results = self::results(&stand, &["--allowedTools", &rules]);
     let written = |name: &&str| fs::read_to_string(path(name)).unwrap() != "old\n";
-    assert_eq!(names.iter().filter(|name| written(name)).collect::<Vec<_>>(), [&".notes"], "{results:?}");
+    assert_eq!(names.iter().filter(|name| written(name)).collect::<Vec<_>>(), [&"notes"], "{results:?}");
 }
 
 #[test]
@@ -501,6 +501,41 @@ fn settings_of_a_repository_that_commands_made_are_changed_in_the_sandbox() {
     assert!(asked.iter().all(|asked| asked["input"]["dangerouslyDisableSandbox"].is_null()), "{asked:?}");
     let settings = fs::read_to_string(stand.home.work().join("r/.git/config")).unwrap();
     assert!(settings.contains("origin"), "{results:?}");
+}
+
+/// Whatever commands can have made is not what its name says.
+#[test]
+fn what_commands_can_have_made_is_not_offered_to_leave_the_sandbox_at_once() {
+    let commands = [
+        "./rm ../out/old",
+        "git config user.name x && git -C made branch -m other",
+        "mkdir -p ../out/x && git -C made branch -m other",
+        "mkdir ../out/y",
+    ];
+    let stand = stand(&commands);
+    let work = stand.home.work();
+    for arguments in [&["init", "-q"][..], &["init", "-q", "made"]] {
+        finished(stand.home.program("git").args(arguments));
+    }
+    fs::create_dir(work.join("bin")).unwrap();
+    for name in ["rm", "bin/mkdir"] {
+        fs::write(work.join(name), "#!/bin/sh\ntouch ran\n").unwrap();
+        fs::set_permissions(work.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let outside = |path: &str| {
+        let led = led_by(
+            stand.decurion().env("PATH", path).args(LED),
+            &[json!({"behavior": "deny", "message": "no"})],
+        );
+        led.0
+            .iter()
+            .map(|question| question["input"]["dangerouslyDisableSandbox"] == true)
+            .collect::<Vec<_>>()
+    };
+    // The third makes a folder outside with a program of the system, but calls git where commands can change settings.
+    assert_eq!(outside("/usr/bin:/bin"), [false, false, false, true]);
+    let own = format!("{}:/usr/bin:/bin", work.join("bin").display());
+    assert_eq!(outside(&own), [false; 4]);
 }
 
 /// What git would run there, it would run without the sandbox.

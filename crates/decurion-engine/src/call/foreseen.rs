@@ -1,6 +1,8 @@
 //! What a question about a call says about the sandbox, part of room 7. Takes a call that is to be asked about; gives the
 //! question with what a Yes does, so that one answer is enough, or the refusal where no answer would help.
 
+use std::sync::Arc;
+
 use camino::Utf8PathBuf;
 use decurion_protocol::{Decision, Intent, Mode, Profile, Verdict};
 use serde_json::Value;
@@ -39,9 +41,10 @@ pub(super) async fn foreseen(
     let is_inside = is_command && decision.profile.is_none();
     let may_leave = is_inside && policy.walls != Walls::Absent && may_leave(bench, policy.mode);
     let (own_seen, own_policy) = (seen.clone(), policy.clone());
+    let environment = Arc::clone(&bench.ports.equipment.environment);
     let look = move || {
         let excluded = own_seen.shell.as_ref().is_some_and(|text| own_policy.excluded.covers(text));
-        let outside = may_leave.then(|| maker.needs_outside(&own_policy, &own_seen)).flatten();
+        let outside = may_leave.then(|| maker.needs_outside(&own_policy, &own_seen, &environment)).flatten();
         let secrets = if excluded {
             NamedSecrets::default()
         } else {

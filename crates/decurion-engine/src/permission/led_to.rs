@@ -30,13 +30,25 @@ pub(crate) fn linked_from(folder: &Utf8Path, git: &[Utf8PathBuf], user: User<'_>
     let settings =
         settings_in(folder).chain(git.iter().flat_map(|git| [git.join("hooks"), git.join("config")]));
     let mut found = Vec::new();
-    let named = user.files.into_iter().flat_map(|files| files.git.iter().chain(&files.others)).cloned();
-    for path in user.home.into_iter().flat_map(settings_of_user).chain(named) {
-        if footprint::name(&path).is_ok_and(|found| found.file_type().is_symlink()) {
+    let named = user
+        .files
+        .into_iter()
+        .flat_map(|files| files.git.iter().chain(&files.files).chain(&files.folders))
+        .cloned();
+    let is_link = |path: &Utf8Path| footprint::name(path).is_ok_and(|found| found.file_type().is_symlink());
+    for path in user.home.into_iter().flat_map(settings_of_user) {
+        // A folder above may be the link, such as `~/.config`.
+        let below = path.ancestors().take_while(|above| Some(*above) != user.home);
+        if below.into_iter().any(is_link) {
             found.extend(footprint::place(&path));
         }
     }
-    let (mut waiting, mut seen): (Vec<_>, usize) = (settings.map(|path| (path, 0)).collect(), 0);
+    // One that does not exist can be made.
+    let made = |path: &Utf8Path| Some(footprint::place(path.parent()?).ok()?.join(path.file_name()?));
+    found.extend(named.filter_map(|path| footprint::place(&path).ok().or_else(|| made(&path))));
+    let of_user = user.home.into_iter().flat_map(folders_of_user);
+    let (mut waiting, mut seen): (Vec<_>, usize) =
+        (settings.chain(of_user).map(|path| (path, 0)).collect(), 0);
     while let Some((path, depth)) = waiting.pop() {
         seen += 1;
         let Ok(kind) = footprint::name(&path).map(|found| found.file_type()) else { continue };
@@ -47,6 +59,13 @@ pub(crate) fn linked_from(folder: &Utf8Path, git: &[Utf8PathBuf], user: User<'_>
         }
     }
     found
+}
+
+/// Folders among these, in which people keep links to what they work on.
+fn folders_of_user(home: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> {
+    const FOLDERS: [&str; 2] = [".claude", ".decurion"];
+    const NAMES: [&str; 5] = ["agents", "commands", "hooks", "plugins", "skills"];
+    FOLDERS.into_iter().flat_map(move |folder| NAMES.map(|name| home.join(folder).join(name)))
 }
 
 /// The files and folders in a home folder that Decurion, tools like it and git read their settings from.

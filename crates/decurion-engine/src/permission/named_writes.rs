@@ -57,7 +57,9 @@ fn is_behind_a_link(path: &Utf8PathBuf, command: &ShellCommand, policy: &Policy)
 
 /// The paths that a command plainly writes.
 fn written_by(command: &ShellCommand) -> impl Iterator<Item = NamedWrite> {
-    let program = command.words.get(command.assigned).and_then(|word| word.rsplit('/').next()).unwrap_or("");
+    // One that is named by a path may be anything.
+    let program = command.words.get(command.assigned).filter(|word| !word.contains('/'));
+    let program = program.map_or("", String::as_str);
     let in_place = program == "sed" && command.words.iter().any(|word| word.starts_with("-i"));
     let changes = in_place || bash::removes_operands(program);
     let replaced = changes || bash::replaces_target(program);

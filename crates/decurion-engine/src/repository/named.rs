@@ -45,13 +45,6 @@ pub(crate) fn named(top: &Utf8Path, git: &[Utf8PathBuf], user: User<'_>) -> Vec<
             reader.read(file, 0);
         }
     }
-    let within = |path: &&Utf8PathBuf| path.starts_with(top) && *path != top;
-    for path in files.iter().flat_map(|files| &files.git).filter(within) {
-        reader.found.push(Named::Settings(path.clone()));
-    }
-    for path in files.iter().flat_map(|files| &files.others).filter(within) {
-        reader.found.push(Named::Program(path.clone()));
-    }
     reader.found.sort();
     reader.found.dedup();
     reader.found
@@ -163,16 +156,14 @@ mod tests {
         // What variables name, and what is named there by whole paths.
         let global = home.join("global");
         std::fs::write(&global, format!("[core]\n\tpager = {top}/main\n\teditor = /bin/sh\n")).unwrap();
-        let files = UserFiles { git: vec![global, "/elsewhere".into()], others: vec![top.join("env.sh")] };
+        let files = UserFiles { git: vec![global, "/elsewhere".into()], ..UserFiles::default() };
         let user = User { home: Some(&home), files: Some(&files) };
         let expected = [
             Named::Hooks(top.join(".hooks")),
             Named::Hooks(top.join(".husky")),
             Named::Hooks(top.join(".husky/_")),
             Named::Settings(home.join("absent")),
-            Named::Settings(home.join("global")),
             Named::Settings(top.join("more")),
-            Named::Program(top.join("env.sh")),
             Named::Program(top.join("main")),
             Named::Program(top.join("tools/clean.sh")),
             Named::Program(top.join("tools/merge")),

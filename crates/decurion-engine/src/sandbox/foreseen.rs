@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::opened::{is_denied, is_plain, is_temporary, mode_of};
 use super::refusal::{RefusalKind, denies};
 use super::removal::behind_options;
-use super::{Holding, SandboxMaker, git_folders};
+use super::{Holding, SandboxMaker, Variables, git_folders};
 use crate::permission::{Around, NamedWrite, Policy, decide, fixed_part, is_inside, named_writes};
 use crate::trail::Trails;
 
@@ -26,8 +26,9 @@ pub struct NamedSecrets {
 
 impl SandboxMaker {
     /// What a command plainly does that needs more than the usual rights, as a sentence without its full stop. None for a
-    /// command that does anything else besides: it can still ask once it has failed.
-    pub fn needs_outside(&self, policy: &Policy, seen: &Intent) -> Option<String> {
+    /// command that does anything else besides, or runs something that commands can have made: it can still ask once it
+    /// has failed.
+    pub fn needs_outside(&self, policy: &Policy, seen: &Intent, environment: &Variables) -> Option<String> {
         let text = seen.shell.as_ref().filter(|text| is_plain(text))?;
         let is_simple = |command: &ShellCommand| {
             let program = program(command);
@@ -38,6 +39,10 @@ impl SandboxMaker {
                 && (command.read_only || command.files_only || changes_files || changes_git_settings(command))
         };
         if policy.excluded.covers(text) || !text.commands.iter().all(is_simple) {
+            return None;
+        }
+        self.trusted(policy, text, environment).ok()??;
+        if !self.calls_git_only_in_protected(policy, seen) {
             return None;
         }
         let named = named_writes(policy, seen, true);
@@ -62,6 +67,27 @@ impl SandboxMaker {
         let is_protected = denies(&sandbox, RefusalKind::Write, settings.as_std_path());
         (is_protected && !is_denied(policy, &settings))
             .then(|| format!("the sandbox lets no command change {settings}"))
+    }
+
+    /// Whether the folder of git of each repository that a text names is one whose settings commands cannot change: git
+    /// runs what such settings and hooks name.
+    fn calls_git_only_in_protected(&self, policy: &Policy, seen: &Intent) -> bool {
+        let commands = seen.shell.iter().flat_map(|text| &text.commands);
+        let mut calls = commands.filter(|command| program(command) == "git").peekable();
+        if calls.peek().is_none() {
+            return true;
+        }
+        let Ok((sandbox, _)) = self.confine(policy, false, seen.into(), Holding::Listed) else {
+            return false;
+        };
+        let is_protected = |folder: &Utf8PathBuf| {
+            let git = folder.canonicalize_utf8().ok().and_then(|folder| git_folders(&folder).pop());
+            git.is_none_or(|git| denies(&sandbox, RefusalKind::Write, git.join("config").as_std_path()))
+        };
+        let here = std::slice::from_ref(&policy.around.cwd);
+        let mut places = calls
+            .flat_map(|call| if call.repositories.is_empty() { here } else { call.repositories.as_slice() });
+        places.all(is_protected)
     }
 
     /// Whether settings or rules let commands write a path anyway.
@@ -110,8 +136,9 @@ fn can_be_made(text: &decurion_protocol::intent::ShellIntent, write: &NamedWrite
     path.exists() || path.parent().is_some_and(Utf8Path::is_dir) && mode_of(text, path).is_some()
 }
 
+/// The name of a program that is found by it. One that is named by a path may be anything.
 fn program(command: &ShellCommand) -> &str {
-    command.words.get(command.assigned).and_then(|word| word.rsplit('/').next()).unwrap_or("")
+    command.words.get(command.assigned).filter(|word| !word.contains('/')).map_or("", String::as_str)
 }
 
 /// Whether a call of git writes the settings of its repository.

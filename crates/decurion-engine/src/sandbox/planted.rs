@@ -155,6 +155,8 @@ struct Watched {
     looked: Look,
     /// The same of the folder of git.
     looked_at_git: Look,
+    /// The same of the worktrees and submodules in it.
+    looked_within: Look,
     /// The repositories that were found then.
     repositories: Vec<Utf8PathBuf>,
     /// What is kept of it in case this session is killed.
@@ -172,6 +174,7 @@ impl Watched {
             found: Arc::new(found),
             looked,
             looked_at_git: looked,
+            looked_within: Look(Instant::now(), Duration::ZERO),
             repositories: Vec::new(),
             kept: None,
         }
@@ -401,8 +404,15 @@ impl Planted {
         let nested = repository::gitlinks(folder);
         let before: Vec<Utf8PathBuf> = nested.iter().filter(|nested| has_git(nested)).cloned().collect();
         let kept = self.kept.as_ref().and_then(|kept| {
-            // If it cannot be kept, a killed session leaves what its commands made.
-            kept.keep(folder, &saved::bytes_of(&found, &before)?).ok()
+            let kept = kept.keep(folder, &saved::bytes_of(&found, &before)?);
+            let unkept = |error: &std::io::Error| {
+                let text = format!(
+                    "Decurion cannot record what is in {folder} now ({error}). If it is killed, no later session looks at \
+                     what its commands left there for git"
+                );
+                self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+            };
+            kept.inspect_err(unkept).ok()
         });
         let watched = Watched { looked: Look::since(began), kept, nested, ..Watched::new(found, before) };
         self.all().insert(folder.to_owned(), watched);
@@ -471,11 +481,20 @@ impl Planted {
     pub(super) fn set_aside(&self, folder: &Utf8Path, is_last: bool) -> Moved {
         let known = self.all().get(folder).map(|watched| {
             let due = |look: Look| is_last || look.is_due();
-            (Arc::clone(&watched.found), due(watched.looked), due(watched.looked_at_git))
+            let within = due(watched.looked_within);
+            (Arc::clone(&watched.found), due(watched.looked), due(watched.looked_at_git), within)
         });
-        let Some((found, is_due, git_is_due)) = known else { return Moved::default() };
+        let Some((found, is_due, git_is_due, within_is_due)) = known else { return Moved::default() };
         let mut moved = Moved::default();
-        self.set_repositories_aside(folder, &found, &mut moved);
+        self.set_repositories_aside(folder, &mut moved);
+        if within_is_due {
+            let began = Instant::now();
+            // Git would still know new repositories where they are.
+            found.set_within_aside(&places::git_folders(folder), &mut moved);
+            if let Some(watched) = self.all().get_mut(folder) {
+                watched.looked_within = Look::since(began);
+            }
+        }
         let own = places::git_folders(folder).pop();
         if let Some(git) = &own {
             let began = Instant::now();
@@ -502,7 +521,7 @@ impl Planted {
     }
 
     /// Moves repositories that git finds from the top of a checkout.
-    fn set_repositories_aside(&self, folder: &Utf8Path, found: &Found, moved: &mut Moved) {
+    fn set_repositories_aside(&self, folder: &Utf8Path, moved: &mut Moved) {
         // Where `.git` is broken, git takes the folder itself for the repository.
         if has_git(folder) && repository::is_bare_by_accident(folder) {
             moved.add_repositories(aside(folder, "HEAD", folder));
@@ -511,8 +530,6 @@ impl Planted {
         let new = self.new_nested(folder).into_iter().filter(|nested| has_git(nested));
         let doubtful = new.filter(|nested| repository::doubt(nested, Purpose::Change, None).is_some());
         moved.add_repositories(doubtful.filter_map(|nested| refuse(&nested.join(".git"))));
-        // Git would still know them where they are.
-        found.set_within_aside(&places::git_folders(folder), moved);
     }
 
     /// Gives the programs that unfinished operations of git run when they are continued, and that are new. Looks at the

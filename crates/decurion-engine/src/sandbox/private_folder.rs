@@ -122,6 +122,8 @@ fn empty(root: &OwnedFd, folder: &OwnedFd, depth: usize) -> Emptied {
         }
         if depth >= DEEPEST {
             let above = uuid::Uuid::new_v4().simple().to_string();
+            // A folder that cannot be changed cannot be moved to another one either.
+            let _ = open_below(folder, &name).and_then(|inner| readable(&inner));
             if renameat(folder, &name, root, above).is_ok() {
                 came = Emptied::Again;
             }
