@@ -377,11 +377,9 @@ pub enum InputFormat {
 #[derive(Debug, Subcommand)]
 pub enum SubCommand {
     /// Watch an agent fix a failing test: offline, with real tools, in a temporary repository.
-    Demo {
-        /// Keep the repository and print its path.
-        #[arg(long)]
-        keep: bool,
-    },
+    ///
+    /// In a terminal it plays in the real interface: any key makes it faster, esc leaves.
+    Demo(DemoArgs),
     /// List and lint agents.
     #[command(subcommand)]
     Agents(AgentsCommand),
@@ -950,6 +948,26 @@ pub struct MergeArgs {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+/// How the demo is played.
+#[derive(Debug, ClapArgs)]
+pub struct DemoArgs {
+    /// Keep the repository (in the interface: and the session) and print its path.
+    #[arg(long)]
+    pub keep: bool,
+
+    /// Print a log at full speed instead of playing in the real interface.
+    #[arg(long)]
+    pub fast: bool,
+
+    /// The process that waits at the terminal for this one.
+    #[arg(long, hide = true, value_name = "PID", requires = "folder")]
+    pub kept_by: Option<i32>,
+
+    /// Where that process wants it played.
+    #[arg(long, hide = true, value_name = "FOLDER", requires = "kept_by")]
+    pub folder: Option<Utf8PathBuf>,
 }
 
 /// List, steer, pause and stop the agents and commands of a session, from any terminal.

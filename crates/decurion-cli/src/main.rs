@@ -71,7 +71,7 @@ fn main() -> ExitCode {
 fn dispatch(args: Args) -> Result<u8, Failure> {
     match args.command {
         None => command::run::run(args.prompt, &args.run),
-        Some(SubCommand::Demo { keep }) => command::demo::run(keep),
+        Some(SubCommand::Demo(demo)) => command::demo::run(&demo),
         Some(SubCommand::Agents(agents)) => command::agents::run(agents),
         Some(SubCommand::Plugin(plugin)) => command::plugin::run(plugin),
         Some(SubCommand::Permissions(permissions)) => command::permissions::run(permissions),

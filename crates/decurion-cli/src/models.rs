@@ -11,6 +11,7 @@ use decurion_model::anthropic::{Anthropic, AnthropicKey, AnthropicSettings};
 use decurion_model::catalog::{self, Alias, Catalog, ModelInfo, Price};
 use decurion_model::http::{Http, HttpSettings, Secret};
 use decurion_model::openai_chat::{self, OpenAiChat, OpenAiChatSettings};
+use decurion_model::pace::Pace;
 use decurion_model::script::Script;
 use decurion_model::scripted::ScriptedProvider;
 use decurion_model::{
@@ -39,7 +40,7 @@ pub struct Configured {
     http: Http,
     /// One per provider or script, made when first used.
     gateways: Mutex<HashMap<String, Arc<Gateway>>>,
-    embedded: Option<&'static str>,
+    embedded: Option<(&'static str, Pace)>,
     /// The model that was named, if any was.
     named: Option<String>,
     /// What a server was asked about its models, by provider: the one to use, or why there is none.
@@ -133,10 +134,10 @@ impl Configured {
         Err(format!("no default model is known for the provider {:?}", provider.name))
     }
 
-    /// The same with a script that is part of the program, under the name `scripted:demo`.
+    /// The same with a script that is part of the program, under the name `scripted:demo`, played at this pace.
     #[must_use]
-    pub fn with_embedded(mut self, script: &'static str) -> Self {
-        self.embedded = Some(script);
+    pub fn with_embedded(mut self, script: &'static str, pace: Pace) -> Self {
+        self.embedded = Some((script, pace));
         self
     }
 
@@ -313,13 +314,16 @@ impl Configured {
 
     fn scripted(&self, file: &str) -> Result<Arc<Model>, String> {
         let gateway = self.gateway(&format!("scripted:{file}"), || {
-            let text = match self.embedded.filter(|_| file == "demo") {
-                Some(script) => script.to_owned(),
-                None => std::fs::read_to_string(file)
-                    .map_err(|error| format!("cannot read the script {file}: {error}"))?,
+            let (text, pace) = match self.embedded.clone().filter(|_| file == "demo") {
+                Some((script, pace)) => (script.to_owned(), pace),
+                None => {
+                    let text = std::fs::read_to_string(file)
+                        .map_err(|error| format!("cannot read the script {file}: {error}"))?;
+                    (text, Pace::default())
+                }
             };
             let script = Script::parse(&text).map_err(|error| format!("{file}: {error}"))?;
-            let provider = Arc::new(ScriptedProvider::new(script));
+            let provider = Arc::new(ScriptedProvider::new(script).with_pace(pace));
             let settings = GatewaySettings { patience: self.patience, ..GatewaySettings::default() };
             Ok(Arc::new(Gateway::new(provider, settings)))
         })?;

@@ -13,6 +13,7 @@ pub mod gateway;
 pub mod http;
 pub mod limiter;
 pub mod openai_chat;
+pub mod pace;
 pub mod reply;
 pub mod request;
 pub mod script;

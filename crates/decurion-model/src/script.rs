@@ -85,6 +85,8 @@ pub enum Step {
         text: String,
         /// How many characters per piece.
         chunk: usize,
+        /// How long to wait before each piece.
+        every: Duration,
     },
     /// A thinking block.
     Think {
@@ -92,6 +94,8 @@ pub enum Step {
         text: String,
         /// How many characters per piece.
         chunk: usize,
+        /// How long to wait before each piece.
+        every: Duration,
     },
     /// A tool call.
     Call {

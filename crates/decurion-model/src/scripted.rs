@@ -12,6 +12,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::{Instant, sleep};
 
 use crate::http::{Redaction, seed};
+use crate::pace::Pace;
 use crate::reply::{self, Response};
 use crate::script::{Ids, Script, Seen, WireStep, render};
 use crate::{Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, Said};
@@ -24,6 +25,8 @@ pub struct ScriptedProvider {
     started: Mutex<Option<Instant>>,
     /// How often each request came, kept only for scripts that ask.
     tries: Mutex<HashMap<u128, u32>>,
+    /// How fast its waits pass.
+    pace: Pace,
 }
 
 /// More requests than this are not told apart; a script that counts tries is a small one.
@@ -42,7 +45,14 @@ impl ScriptedProvider {
             dialect,
             started: Mutex::new(None),
             tries: Mutex::new(HashMap::new()),
+            pace: Pace::default(),
         }
+    }
+
+    /// The same at this pace.
+    #[must_use]
+    pub fn with_pace(self, pace: Pace) -> Self {
+        Self { pace, ..self }
     }
 
     fn steps(&self, request: &ModelRequest) -> Result<Vec<WireStep>, ModelError> {
@@ -81,9 +91,10 @@ impl ModelProvider for ScriptedProvider {
         let dialect = self.dialect;
         let seed = seed(&request);
         let steps = self.steps(&request);
+        let pace = self.pace.clone();
         let reply = async move {
             let response = match steps {
-                Ok(steps) => play(steps).await,
+                Ok(steps) => play(steps, pace).await,
                 Err(error) => Err(error),
             };
             match response {
@@ -100,14 +111,14 @@ fn rejected(message: &str) -> ModelError {
 }
 
 /// Up to the head; what comes after it is the body.
-async fn play(steps: Vec<WireStep>) -> Result<Response, ModelError> {
+async fn play(steps: Vec<WireStep>, pace: Pace) -> Result<Response, ModelError> {
     let mut steps = steps.into_iter();
     for step in steps.by_ref() {
         match step {
             WireStep::Head { status, headers } => {
-                return Ok(Response { status, headers: header_map(&headers), body: body(steps) });
+                return Ok(Response { status, headers: header_map(&headers), body: body(steps, pace) });
             }
-            WireStep::Wait(time) => sleep(time).await,
+            WireStep::Wait(time) => pace.wait(time).await,
             WireStep::Stall | WireStep::Repeat { .. } => std::future::pending().await,
             WireStep::Panic => panic!("the script asks for it"),
             WireStep::Reset | WireStep::Bytes(_) | WireStep::End => break,
@@ -123,19 +134,19 @@ fn header_map(headers: &[(String, String)]) -> HeaderMap {
     pairs.collect()
 }
 
-fn body(steps: std::vec::IntoIter<WireStep>) -> BoxStream<'static, Result<Bytes, ModelError>> {
-    stream::unfold(steps, |mut steps| async move {
+fn body(steps: std::vec::IntoIter<WireStep>, pace: Pace) -> BoxStream<'static, Result<Bytes, ModelError>> {
+    stream::unfold((steps, pace), |(mut steps, pace)| async move {
         loop {
             match steps.next()? {
-                WireStep::Bytes(bytes) => return Some((Ok(bytes), steps)),
-                WireStep::Wait(time) => sleep(time).await,
-                WireStep::Reset => return Some((Err(broken()), Vec::new().into_iter())),
+                WireStep::Bytes(bytes) => return Some((Ok(bytes), (steps, pace))),
+                WireStep::Wait(time) => pace.wait(time).await,
+                WireStep::Reset => return Some((Err(broken()), (Vec::new().into_iter(), pace))),
                 WireStep::Panic => panic!("the script asks for it"),
                 WireStep::Stall => std::future::pending().await,
                 WireStep::Repeat { bytes, every } => {
                     sleep(every).await;
                     let again = WireStep::Repeat { bytes: bytes.clone(), every };
-                    return Some((Ok(bytes), vec![again].into_iter()));
+                    return Some((Ok(bytes), (vec![again].into_iter(), pace)));
                 }
                 WireStep::Head { .. } | WireStep::End => return None,
             }

@@ -4,6 +4,7 @@
 //! A fold like any other reader's: a session that ended, one that died half way and one that still runs are all
 //! the same to it. What has no end on record ends at the last known time and is marked.
 
+mod chart;
 mod facts;
 mod fold;
 mod json;
@@ -13,6 +14,7 @@ use decurion_protocol::{AgentId, SessionId, WaitKind};
 use jiff::Timestamp;
 use serde_json::Value;
 
+pub use chart::{Cell, Chart, ChartRow};
 pub use fold::Fold;
 
 /// A session as spans on tracks. Times are microseconds after the first record.

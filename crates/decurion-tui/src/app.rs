@@ -25,7 +25,7 @@ use decurion_protocol::{
 };
 use ratatui::crossterm::event::KeyEvent;
 
-pub use effects::{Effect, Farewell, Input, Next};
+pub use effects::{Caption, Effect, Farewell, Input, Next};
 pub use plain::Wants;
 
 use crate::commands::Topic;
@@ -65,6 +65,7 @@ pub struct App {
     pub known: Known,
     /// What the session can be asked for besides: names of commands and agents.
     pub library: Library,
+    caption: Option<Caption>,
     theme: Theme,
     keymap: Keymap,
     columns: usize,
@@ -185,6 +186,7 @@ impl App {
             view: SessionView::default(),
             known: Known::default(),
             library: Library::default(),
+            caption: None,
             theme,
             keymap,
             columns: usize::from(size.0),
@@ -337,6 +339,10 @@ impl App {
             Input::Event(envelope) => self.event(&envelope),
             Input::Done(purpose, fruit) => self.done(purpose, fruit),
             Input::Interrupt => self.interrupt(),
+            Input::Caption(caption) => {
+                self.caption = Some(caption);
+                Vec::new()
+            }
         }
     }
 

@@ -30,12 +30,14 @@ pub mod text;
 pub mod theme;
 pub mod view;
 
+pub use crossterm::event;
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossterm::event::{Event as Happening, KeyEventKind};
+use crossterm::event::{Event as Happening, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use decurion_protocol::{Clock, Command, Event, Link, Request, RequestId, SessionView};
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
@@ -102,11 +104,35 @@ pub struct Showing {
     pub desk: Arc<dyn Desk>,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// Who stands between the terminal and the screen, if somebody does.
+    pub between: Option<Between>,
+}
+
+/// Somebody between the terminal and the screen, who presses keys in a person's place.
+pub struct Between {
+    /// Gets what is typed at the terminal.
+    pub typed: mpsc::Sender<Happening>,
+    /// What the screen takes, as if it had been typed there.
+    pub given: mpsc::Receiver<Input>,
+}
+
+impl Between {
+    /// What it gives next. One that is gone, or was never there, gives nothing.
+    async fn next(between: &mut Option<Self>) -> Input {
+        let given = match between {
+            Some(between) => between.given.recv().await,
+            None => None,
+        };
+        match given {
+            Some(input) => input,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// Draws a session until a person leaves it or it ends.
 pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::Result<Ended> {
-    let Showing { link, app, taken, desk, clock } = showing;
+    let Showing { link, app, taken, desk, clock, between } = showing;
     let terminal = Terminal::take()?;
     let screen = Screen::new(Whole, Terminal::size());
     let (errands, fruits) = mpsc::channel(64);
@@ -121,6 +147,7 @@ pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::
         terminal,
         screen,
         keys: Keys::new()?,
+        between,
         fruits,
         later: VecDeque::new(),
         interrupted: None,
@@ -150,6 +177,32 @@ pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::
     // A terminal that cannot be written to any more is gone, and the session ends as it does then.
     let over = ended.unwrap_or(Over::By(Signal::Hangup));
     Ok(conclude(over, window.link, window.app).await)
+}
+
+/// Waits for one key at a terminal that shows no session. None for a key without a letter, where somebody outside wants an
+/// end, or where the terminal is gone.
+pub async fn one_key(signals: &mut mpsc::Receiver<Signal>) -> io::Result<Option<char>> {
+    let _terminal = Terminal::take()?;
+    let mut keys = Keys::new()?;
+    let letter = loop {
+        tokio::select! {
+            _ = signals.recv() => break None,
+            happening = keys.next() => match happening {
+                Some(Ok(Happening::Key(key))) if key.kind != KeyEventKind::Release => break letter(&key),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => break None,
+            },
+        }
+    };
+    keys.end().await;
+    Ok(letter)
+}
+
+fn letter(key: &KeyEvent) -> Option<char> {
+    match key.code {
+        KeyCode::Char(letter) if !key.modifiers.contains(KeyModifiers::CONTROL) => Some(letter),
+        _ => None,
+    }
 }
 
 /// Ends the session, if it is to end. One that is another process's goes on.
@@ -196,6 +249,7 @@ struct Window<'a> {
     terminal: Terminal,
     screen: Screen<Whole>,
     keys: Keys,
+    between: Option<Between>,
     fruits: mpsc::Receiver<Input>,
     /// What is to be done since an editor was open.
     later: VecDeque<Effect>,
@@ -252,6 +306,7 @@ impl Window<'_> {
                 Some(signal) = self.signals.recv() => self.signalled(signal).await?,
                 key = self.keys.next() => self.happened(key).await?,
                 Some(fruit) = self.fruits.recv() => self.update(fruit).await?,
+                input = Between::next(&mut self.between) => self.given(input).await?,
                 event = self.link.events.next() => match event {
                     Some(event) if is_known(&event, self.taken) => Going::On,
                     Some(event) => self.update(Input::Event(event)).await?,
@@ -300,7 +355,21 @@ impl Window<'_> {
         Ok(Going::On)
     }
 
+    /// Something was given as if it had been typed, and is shown as soon.
+    async fn given(&mut self, input: Input) -> io::Result<Going> {
+        let going = self.update(input).await?;
+        if matches!(going, Going::On) && self.resized.is_none() {
+            self.draw()?;
+        }
+        Ok(going)
+    }
+
     async fn take(&mut self, happening: Happening) -> io::Result<Going> {
+        if let Some(between) = self.between.as_ref().filter(|_| !matches!(happening, Happening::Resize(..))) {
+            // Whoever does not keep up with keys has heard enough of them.
+            let _ = between.typed.try_send(happening);
+            return Ok(Going::On);
+        }
         match happening {
             Happening::Key(key) if key.kind != KeyEventKind::Release => self.update(Input::Key(key)).await,
             Happening::Paste(text) => self.update(Input::Paste(text)).await,

@@ -32,7 +32,7 @@ pub async fn run(
     signals: &mut mpsc::Receiver<Signal>,
     typed: &mut Lines,
 ) -> io::Result<Ended> {
-    let Showing { link, mut app, taken, desk, clock } = showing;
+    let Showing { link, mut app, taken, desk, clock, .. } = showing;
     app.be_plain();
     let (errands, fruits) = mpsc::channel(64);
     let hands = Hands { commands: link.commands.clone(), desk, errands };

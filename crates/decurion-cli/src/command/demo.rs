@@ -1,45 +1,96 @@
-//! `decurion demo`: the ordinary headless path on a small real repository, with an embedded script in the
-//! model's place. Makes a temporary folder, shows each step, and ends well only if the test then passes.
+//! `decurion demo`: a real session on a small real repository, with an embedded script in the model's place. In a terminal
+//! it plays in the real interface; elsewhere, and with `--fast`, it is the ordinary headless path. Takes the flags; ends
+//! well only if the repository's test then passes, and leaves nothing behind unless that is wanted.
+//!
+//! | file | what |
+//! |---|---|
+//! | `ending.rs` | what stands in the terminal afterwards: the timeline, and what to do next |
+//! | `player.rs` | who presses the keys, and says what is shown |
+//! | `stage.rs` | the repository, the model and the session |
+//! | `watched.rs` | the demo in the real interface |
 
-use std::collections::HashSet;
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+mod ending;
+mod player;
+mod stage;
+mod watched;
+
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
-use decurion_config::shell_env::shell_environment;
-use decurion_config::{Environment, LoadRequest, Loaded, Plugins};
-use decurion_engine::{Definitions, NoLibrary};
-use decurion_exec::{Capture, CaptureBounds, Guard, Launch};
-use decurion_protocol::permission::RuleSource;
-use decurion_protocol::{
-    Block, Command, Event, Limits, Mode, Persistence, Rule, SessionRequest, Start, TaskKind, ToolSelection,
-};
+use decurion_config::{Environment, Plugins};
+use decurion_exec::foreground::Front;
+use decurion_protocol::{Block, Command, Event, TaskKind};
 use decurion_serve::{Finish, Format, Progress};
 use decurion_store::{Archive, Found, ReplayOptions, Scope, SessionPaths};
+use decurion_tui::terminal::Terminal;
+use tempfile::TempDir;
 
-use super::run::{Answer, Work, block_on, main_definition};
-use crate::models::Configured;
+use super::run::{Answer, Work, block_on};
+use crate::args::DemoArgs;
 use crate::report::{Failure, note};
-use crate::{definitions, wire};
+use crate::{screen, wire};
+use stage::{PROMPT, Stage};
 
-const SCRIPT: &str = include_str!("../demo/play.script");
-const FILES: [(&str, &str); 2] =
-    [("slug.sh", include_str!("../demo/slug.sh")), ("test.sh", include_str!("../demo/test.sh"))];
-const PROMPT: &str = "The test of this repository fails. Find out why and repair it.";
+/// A terminal with fewer columns or rows cannot show what there is to see.
+const SMALLEST: (u16, u16) = (60, 20);
+/// The script of a log: nobody waits for anything.
+const AT_ONCE: u32 = 1_000_000;
 
 /// Plays the demo.
-pub fn run(keep: bool) -> Result<u8, Failure> {
+pub fn run(args: &DemoArgs) -> Result<u8, Failure> {
+    if let (Some(keeper), Some(folder)) = (args.kept_by, &args.folder) {
+        return watched::run(keeper, folder, args.keep);
+    }
+    let is_shown = !args.fast && screen::is_interactive() && has_keys(&Environment::capture());
+    if is_shown && is_large() { watched::keep(args.keep) } else { log(args.keep) }
+}
+
+/// Plays it at this terminal in a process of its own, and comes back.
+pub fn run_in_front() -> Result<(), Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::failed(format!("cannot tell which program this is: {error}")))?;
+    let ended = Front::default().run(program.as_os_str(), &[OsString::from("demo")]);
+    ended.map(drop).map_err(|error| Failure::failed(format!("cannot start the demo: {error}")))
+}
+
+/// Whether the terminal is one in which a cursor can be moved.
+fn has_keys(environment: &Environment) -> bool {
+    environment.get("TERM").is_some_and(|term| term != "dumb")
+}
+
+fn is_large() -> bool {
+    let (columns, rows) = Terminal::size();
+    let is_large = columns >= SMALLEST.0 && rows >= SMALLEST.1;
+    if !is_large {
+        let (wide, high) = SMALLEST;
+        note(format!(
+            "terminal too small for the real interface: {columns}×{rows}; playing the demo as a log"
+        ));
+        note(format!("make it {wide}×{high} or larger and run `decurion demo` again to see it there"));
+    }
+    is_large
+}
+
+/// A folder that is gone afterwards.
+fn temporary() -> Result<(TempDir, Utf8PathBuf), Failure> {
     let folder = tempfile::Builder::new().prefix("decurion-demo-").tempdir().map_err(no_folder)?;
-    let root = Utf8PathBuf::from_path_buf(folder.path().to_path_buf())
+    let path = Utf8PathBuf::from_path_buf(folder.path().to_path_buf())
         .map_err(|path| Failure::failed(format!("not a UTF-8 path: {}", path.display())))?;
-    let repository = root.join("repository");
-    fs::create_dir(&repository).map_err(no_folder)?;
-    let environment = Environment::capture();
-    let loaded = Arc::new(decurion_config::load(&LoadRequest::new(repository.clone(), environment.clone()))?);
-    let guard = wire::guard().ok_or_else(|| Failure::failed("cannot find this program's own file"))?;
-    let play = Play { repository, environment, loaded, guard };
-    let passed = block_on(play.act())??;
+    Ok((folder, path))
+}
+
+#[allow(clippy::needless_pass_by_value)] // the shape that `map_err` wants
+fn no_folder(error: std::io::Error) -> Failure {
+    Failure::failed(format!("cannot make a temporary folder: {error}"))
+}
+
+/// Plays it as a log.
+fn log(keep: bool) -> Result<u8, Failure> {
+    let (folder, root) = temporary()?;
+    let stage = Stage::new(&root, Environment::capture())?;
+    let passed = block_on(act(&stage))??;
     if keep || !passed {
         say!("\nThe repository is kept in {}", folder.keep().display());
     } else {
@@ -48,147 +99,47 @@ pub fn run(keep: bool) -> Result<u8, Failure> {
     Ok(u8::from(!passed))
 }
 
-#[allow(clippy::needless_pass_by_value)] // the shape that `map_err` wants
-fn no_folder(error: std::io::Error) -> Failure {
-    Failure::failed(format!("cannot make a temporary folder: {error}"))
+async fn act(stage: &Stage) -> Result<bool, Failure> {
+    say!("Making a small git repository with a failing test in {}", stage.repository);
+    stage.make_repository().await?;
+    say!("Asking the agent: {PROMPT}\n");
+    let pace = decurion_model::pace::Pace::new(AT_ONCE);
+    let (engine, agents) = stage.engine(stage::LOGGED, pace);
+    let answer = Answer {
+        prompts: None,
+        request: stage.session(&["Edit", stage::RUN_TEST], false)?,
+        work: Work::Asked(Command::Prompt { blocks: vec![Block::text(PROMPT)] }),
+        agents,
+        skills: Vec::new(),
+        plugins: Plugins::default(),
+        format: Format::Text,
+        shown: decurion_serve::Facts::default(),
+        progress: Progress::Inline,
+        api_key_source: "none".to_owned(),
+        sandbox: wire::sandbox_name(&stage.loaded),
+        known: Arc::new(decurion_serve::NothingKnown),
+        model: None,
+        windows: BTreeMap::new(),
+        replay: false,
+        state: stage.loaded.paths.state.clone(),
+    };
+    let finish = Box::pin(answer.run(&engine)).await?;
+    let passed = stage.test_passes().await?;
+    report(stage, &finish, passed);
+    Ok(passed && finish.outcome.exit_code() == 0)
 }
 
-struct Play {
-    repository: Utf8PathBuf,
-    environment: Environment,
-    loaded: Arc<Loaded>,
-    guard: Guard,
-}
-
-impl Play {
-    async fn act(&self) -> Result<bool, Failure> {
-        say!("Making a small git repository with a failing test in {}", self.repository);
-        self.make_repository().await?;
-        say!("Asking the agent: {PROMPT}\n");
-        let models = Configured::new(Arc::clone(&self.loaded), Some("scripted:demo")).with_embedded(SCRIPT);
-        let plugins = Plugins::default();
-        let agents = Arc::new(definitions::Live::new(&self.loaded, None, &plugins));
-        let given = wire::Given {
-            models: Arc::new(models),
-            agents: Arc::clone(&agents) as Arc<dyn Definitions>,
-            mcp: None,
-            library: Arc::new(NoLibrary),
-            hooks: wire::hooks(&self.loaded, &plugins),
-            undecided: wire::undecided(&self.loaded),
-        };
-        let engine = wire::engine(&self.loaded, &self.environment, given);
-        let answer = Answer {
-            prompts: None,
-            request: self.session_request()?,
-            work: Work::Asked(Command::Prompt { blocks: vec![Block::text(PROMPT)] }),
-            agents: agents.all(),
-            skills: Vec::new(),
-            plugins,
-            format: Format::Text,
-            shown: decurion_serve::Facts::default(),
-            progress: Progress::Inline,
-            api_key_source: "none".to_owned(),
-            sandbox: wire::sandbox_name(&self.loaded),
-            known: Arc::new(decurion_serve::NothingKnown),
-            model: None,
-            windows: std::collections::BTreeMap::new(),
-            replay: false,
-            state: self.loaded.paths.state.clone(),
-        };
-        let finish = Box::pin(answer.run(&engine)).await?;
-        let passed = self.test_passes().await?;
-        self.report(&finish, passed);
-        Ok(passed && finish.outcome.exit_code() == 0)
-    }
-
-    fn report(&self, finish: &Finish, passed: bool) {
-        say!("\nWhat happened");
-        say!("  the agent: {}", finish.outcome.word());
-        say!("  the test:  {}", if passed { "passes now" } else { "still fails" });
-        let archive = self.loaded.paths.state.clone().map(Archive::new);
-        let found = archive.and_then(|archive| archive.find(finish.session, &[]));
-        if let Some(Found::Ours(paths)) = found {
-            say!("  the work:  {}", Counts::of(&paths));
-            say!("  transcript: {}", paths.transcript());
-            say!("  read it:    decurion sessions show {}", finish.session);
-            say!("  see it:     decurion trace {} --svg demo.svg", finish.session);
-        }
-    }
-
-    fn session_request(&self) -> Result<SessionRequest, Failure> {
-        let rule = |text: &str| {
-            Rule::parse(text, RuleSource::CliArg).map_err(|error| Failure::failed(error.to_string()))
-        };
-        Ok(SessionRequest {
-            start: Start::New { id: None },
-            cwd: self.repository.clone(),
-            worktree: None,
-            directories: Vec::new(),
-            definition: main_definition(),
-            system: None,
-            append_system: None,
-            model: Some("scripted:demo".to_owned()),
-            thinking: None,
-            effort: None,
-            fallback_model: None,
-            mode: Some(Mode::Default),
-            allow: vec![rule("Edit")?, rule("Bash(./test.sh:*)")?],
-            deny: Vec::new(),
-            tools: ToolSelection::default(),
-            limits: Limits::default(),
-            output_schema: None,
-            answers: false,
-            permission_tool: None,
-            checkpoints: false,
-            bypass: false,
-            persistence: Persistence::Usual,
-            entrypoint: "demo".to_owned(),
-        })
-    }
-
-    async fn make_repository(&self) -> Result<(), Failure> {
-        for (name, content) in FILES {
-            let path = self.repository.join(name);
-            fs::write(&path, content).map_err(no_folder)?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(no_folder)?;
-        }
-        self.git(&["init", "--quiet"]).await?;
-        self.git(&["add", "."]).await?;
-        let identity = ["-c", "user.name=demo", "-c", "user.email=demo@localhost"];
-        let commit = ["commit", "--quiet", "--no-gpg-sign", "--message", "A slug maker and its test"];
-        self.git(&[&identity[..], &commit[..]].concat()).await
-    }
-
-    async fn git(&self, args: &[&str]) -> Result<(), Failure> {
-        let (code, output) = self.start("git", args).await?;
-        if code == Some(0) {
-            return Ok(());
-        }
-        Err(Failure::failed(format!("git {} failed: {output}", args.join(" "))))
-    }
-
-    async fn test_passes(&self) -> Result<bool, Failure> {
-        let (code, output) = self.start("bash", &["./test.sh"]).await?;
-        if code != Some(0) {
-            note(output);
-        }
-        Ok(code == Some(0))
-    }
-
-    async fn start(&self, program: &str, args: &[&str]) -> Result<(Option<i32>, String), Failure> {
-        let loaded = &self.loaded;
-        let environment = shell_environment(&self.environment, &loaded.settings, &loaded.providers);
-        let launch =
-            Launch::new(program, &self.repository).args(args.iter().copied()).env(environment.into_pairs());
-        let mut process = self
-            .guard
-            .start(launch)
-            .await
-            .map_err(|error| Failure::failed(format!("cannot run {program}: {error}")))?;
-        let mut output = Capture::new(CaptureBounds::for_chars(4_000, 4_000));
-        let exit = process.collect(&mut output, None, |_| {}).await;
-        let output = output.finish().render(8_000, 4_000, 4_000);
-        Ok((exit.shell_code(), format!("{}{}", output.head, output.tail)))
+fn report(stage: &Stage, finish: &Finish, passed: bool) {
+    say!("\nWhat happened");
+    say!("  the agent: {}", finish.outcome.word());
+    say!("  the test:  {}", if passed { "passes now" } else { "still fails" });
+    let archive = stage.loaded.paths.state.clone().map(Archive::new);
+    let found = archive.and_then(|archive| archive.find(finish.session, &[]));
+    if let Some(Found::Ours(paths)) = found {
+        say!("  the work:  {}", Counts::of(&paths));
+        say!("  transcript: {}", paths.transcript());
+        say!("  read it:    decurion sessions show {}", finish.session);
+        say!("  see it:     decurion trace {} --svg demo.svg", finish.session);
     }
 }
 

@@ -10,7 +10,7 @@
 //! | `prompts.rs` | prompts kept for later sessions |
 //! | `setup.rs` | setting up a provider that works |
 
-mod exits;
+pub mod exits;
 pub mod first;
 mod kept;
 mod program;
@@ -18,6 +18,7 @@ mod prompts;
 mod setup;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -57,21 +58,13 @@ const GOODBYE: Duration = Duration::from_secs(10);
 
 /// Runs this program once more, as the one that works, and waits at the terminal for it.
 pub fn keep() -> Result<u8, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::failed(format!("cannot tell which program this is: {error}")))?;
     let mut arguments = vec!["--kept-by".into(), keeper::own_id().to_string().into()];
     arguments.extend(std::env::args_os().skip(1));
-    // Nothing is known of the settings here, and nothing of it is needed.
-    private::hide_variables(&|name, _| !is_ordinary(&name.to_string_lossy()));
-    crate::wire::conceal_json();
-    let ended = keeper::keep(program.as_os_str(), &arguments)
-        .map_err(|error| Failure::failed(format!("cannot start {}: {error}", program.display())))?;
-    match ended {
+    match keep_with(&arguments)? {
         keeper::Ending::Exited(code) => Ok(code),
         keeper::Ending::WentOn => Ok(0),
         keeper::Ending::Killed { signal, held } => {
-            let title = if held { terminal::OLD_TITLE } else { b"" };
-            let _ = screen::command_terminal(&[terminal::RESET, title, b"\r\n"]);
+            give_back_terminal(held);
             if !is_wish(signal) {
                 note(format!("it was killed by signal {signal}; all that was recorded is there"));
                 note("decurion --continue goes on with it");
@@ -79,6 +72,23 @@ pub fn keep() -> Result<u8, Failure> {
             Ok(u8::try_from(128 + signal).unwrap_or(1))
         }
     }
+}
+
+/// Runs this program once more with these arguments, and waits at the terminal for it.
+pub fn keep_with(arguments: &[OsString]) -> Result<keeper::Ending, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::failed(format!("cannot tell which program this is: {error}")))?;
+    // Nothing is known of the settings here, and nothing of it is needed.
+    private::hide_variables(&|name, _| !is_ordinary(&name.to_string_lossy()));
+    crate::wire::conceal_json();
+    keeper::keep(program.as_os_str(), arguments)
+        .map_err(|error| Failure::failed(format!("cannot start {}: {error}", program.display())))
+}
+
+/// Puts right what a child that was killed left of the terminal; `held` says that it had that to itself.
+pub fn give_back_terminal(held: bool) {
+    let title = if held { terminal::OLD_TITLE } else { b"" };
+    let _ = screen::command_terminal(&[terminal::RESET, title, b"\r\n"]);
 }
 
 /// Whether a signal that ended the child is how somebody says that it shall end, before it could listen.
@@ -330,7 +340,7 @@ impl Screening<'_> {
             app.greet(self.greeting(cwd));
         }
         let desk = Arc::new(Program::new(loaded, self.around.environment, prompts, (link.session, exits)));
-        Ok(Showing { link, app, taken, desk, clock: Arc::new(SystemClock::new()) })
+        Ok(Showing { link, app, taken, desk, clock: Arc::new(SystemClock::new()), between: None })
     }
 }
 

@@ -722,7 +722,7 @@ fn load(
         match begin {
             Begin::LookAgain => {}
             Begin::Use(provider) => *ignored = decurion_config::overriding(environment, provider),
-            Begin::Demo => std::process::exit(i32::from(super::demo::run(false)?)),
+            Begin::Demo => super::demo::run_in_front()?,
             Begin::Leave => return Err(trouble.into_failure(is_asked)),
         }
     }

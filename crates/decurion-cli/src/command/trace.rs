@@ -51,7 +51,7 @@ fn choose(archive: &Archive, cwd: &Utf8Path, wanted: Option<&str>) -> Result<Ses
     find(archive, &latest.session.to_string())
 }
 
-fn read(session: &SessionPaths) -> Result<Timeline, Failure> {
+pub fn read(session: &SessionPaths) -> Result<Timeline, Failure> {
     let mut fold = Fold::new();
     let options = ReplayOptions { scope: Scope::Everything, ..ReplayOptions::default() };
     let report =
@@ -132,7 +132,7 @@ fn there_already(target: &Utf8Path) -> Failure {
 }
 
 /// Writes a file whole or not at all, readable by its owner alone: it tells what was done, command by command.
-fn save(
+pub fn save(
     target: &Utf8Path,
     force: bool,
     write: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,

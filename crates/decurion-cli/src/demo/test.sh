@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks slug.sh; prints the first mistake and fails.
-[ "$1" = "--slow" ] && sleep 1
+# Checks slug.sh; prints the first mistake and fails. --slow takes its time: a second, or as many as it is told.
+[ "$1" = "--slow" ] && sleep "${2:-1}"
 check() {
   local got
   got=$(bash ./slug.sh "$1")

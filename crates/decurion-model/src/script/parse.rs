@@ -154,18 +154,25 @@ impl Cursor<'_> {
     }
 }
 
+/// What `say` and `think` take.
+struct Spoken {
+    text: String,
+    chunk: usize,
+    every: Duration,
+}
+
 /// Steps.
 impl Cursor<'_> {
     fn step(&mut self, start: usize, keyword: &str, rule: &mut Rule) -> Result<(), ScriptError> {
         let plan = &mut rule.template;
         match keyword {
             "say" => {
-                let (text, chunk) = self.spoken()?;
-                plan.steps.push(Step::Say { text, chunk });
+                let Spoken { text, chunk, every } = self.spoken()?;
+                plan.steps.push(Step::Say { text, chunk, every });
             }
             "think" => {
-                let (text, chunk) = self.spoken()?;
-                plan.steps.push(Step::Think { text, chunk });
+                let Spoken { text, chunk, every } = self.spoken()?;
+                plan.steps.push(Step::Think { text, chunk, every });
             }
             "call" => plan.steps.push(self.call()?),
             "block" => plan.steps.push(Step::Block(Value::Object(self.json("a JSON object")?))),
@@ -189,19 +196,21 @@ impl Cursor<'_> {
         Ok(())
     }
 
-    /// `[chunk=N] [repeat=N] "text"`
-    fn spoken(&mut self) -> Result<(String, usize), ScriptError> {
-        let (mut chunk, mut repeat) = (DEFAULT_CHUNK, 1_usize);
+    /// `[chunk=N] [every=TIME] [repeat=N] "text"`
+    fn spoken(&mut self) -> Result<Spoken, ScriptError> {
+        let (mut chunk, mut repeat, mut every) = (DEFAULT_CHUNK, 1_usize, Duration::ZERO);
         self.spaces();
         while self.option_follows() {
             let start = self.at;
             match self.key()? {
                 "chunk" => chunk = self.number()?.max(1),
+                "every" => every = self.duration()?,
                 "repeat" => repeat = self.number()?,
                 other => {
-                    return Err(
-                        self.error_at(start, format!("expected chunk=, repeat= or a text, not {other:?}"))
-                    );
+                    return Err(self.error_at(
+                        start,
+                        format!("expected chunk=, every=, repeat= or a text, not {other:?}"),
+                    ));
                 }
             }
             self.spaces();
@@ -213,7 +222,7 @@ impl Cursor<'_> {
                 self.error_at(start, format!("the repeated text is longer than {MAX_REPEATED} bytes"))
             );
         }
-        Ok((text.repeat(repeat), chunk))
+        Ok(Spoken { text: text.repeat(repeat), chunk, every })
     }
 
     /// `Tool [as ID] [{json}] [name=value …]` or `Tool [as ID] raw "text"`

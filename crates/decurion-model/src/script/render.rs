@@ -198,8 +198,8 @@ impl Stream<'_> {
                 self.open();
             }
             match step {
-                Step::Say { text, chunk } => self.say(text, *chunk),
-                Step::Think { text, chunk } => self.think(text, *chunk),
+                Step::Say { text, chunk, every } => self.say(text, *chunk, *every),
+                Step::Think { text, chunk, every } => self.think(text, *chunk, *every),
                 Step::Call { name, id, input } => self.call(name, id.as_deref(), input),
                 Step::Block(block) => self.block(block),
                 Step::Delay(time) => self.pieces.push(Piece::Wait(*time)),
@@ -233,21 +233,22 @@ impl Stream<'_> {
         }
     }
 
-    fn say(&mut self, text: &str, chunk: usize) {
+    fn say(&mut self, text: &str, chunk: usize, every: Duration) {
         match self.dialect {
             Dialect::Anthropic => {
                 let pieces = chunks(text, chunk).map(|part| json!({"type":"text_delta","text":part}));
-                self.whole_block(&json!({"type":"text","text":""}), pieces);
+                self.whole_block(&json!({"type":"text","text":""}), pieces, every);
             }
             Dialect::OpenAiChat => {
                 for part in chunks(text, chunk) {
+                    self.wait(every);
                     self.delta(&json!({"content":part}), None);
                 }
             }
         }
     }
 
-    fn think(&mut self, text: &str, chunk: usize) {
+    fn think(&mut self, text: &str, chunk: usize, every: Duration) {
         match self.dialect {
             Dialect::Anthropic => {
                 let seal = json!({"type":"signature_delta","signature":self.ids.signature(self.blocks)});
@@ -255,10 +256,12 @@ impl Stream<'_> {
                 self.whole_block(
                     &json!({"type":"thinking","thinking":"","signature":""}),
                     pieces.chain([seal]),
+                    every,
                 );
             }
             Dialect::OpenAiChat => {
                 for part in chunks(text, chunk) {
+                    self.wait(every);
                     self.delta(&json!({"reasoning_content":part}), None);
                 }
             }
@@ -275,7 +278,11 @@ impl Stream<'_> {
             Dialect::Anthropic => {
                 let pieces =
                     chunks(&text, 256).map(|part| json!({"type":"input_json_delta","partial_json":part}));
-                self.whole_block(&json!({"type":"tool_use","id":id,"name":name,"input":{}}), pieces);
+                self.whole_block(
+                    &json!({"type":"tool_use","id":id,"name":name,"input":{}}),
+                    pieces,
+                    Duration::ZERO,
+                );
             }
             Dialect::OpenAiChat => {
                 let index = self.blocks;
@@ -296,7 +303,7 @@ impl Stream<'_> {
     fn block(&mut self, block: &Value) {
         // Chat Completions has no such thing.
         if self.dialect == Dialect::Anthropic {
-            self.whole_block(block, std::iter::empty());
+            self.whole_block(block, std::iter::empty(), Duration::ZERO);
         }
     }
 
@@ -359,12 +366,19 @@ impl Stream<'_> {
         }
     }
 
-    /// One Anthropic block from start to stop.
-    fn whole_block(&mut self, start: &Value, pieces: impl Iterator<Item = Value>) {
+    fn wait(&mut self, time: Duration) {
+        if !time.is_zero() {
+            self.pieces.push(Piece::Wait(time));
+        }
+    }
+
+    /// One Anthropic block from start to stop, with this wait before each piece of it.
+    fn whole_block(&mut self, start: &Value, pieces: impl Iterator<Item = Value>, every: Duration) {
         let index = self.blocks;
         self.blocks += 1;
         self.event(&json!({"type":"content_block_start","index":index,"content_block":start}));
         for delta in pieces {
+            self.wait(every);
             self.event(&json!({"type":"content_block_delta","index":index,"delta":delta}));
         }
         self.event(&json!({"type":"content_block_stop","index":index}));

@@ -137,7 +137,7 @@ when try=1..2 within=1m
     let script = Script::parse(script).unwrap();
     assert!(script.counts_tries() && script.looks_at_time());
     let plan = script.reply(&seen("x")).unwrap();
-    assert_eq!(plan.steps[0], Step::Think { text: "hmm".into(), chunk: 2 });
+    assert_eq!(plan.steps[0], Step::Think { text: "hmm".into(), chunk: 2, every: Duration::ZERO });
     let Step::Say { text, .. } = &plan.steps[1] else { panic!() };
     assert_eq!(text, "indented\n  text with \"quotes\"\n\nEND of it");
     let Step::Call { input: CallInput::Json(input), .. } = &plan.steps[2] else { panic!() };
@@ -433,5 +433,8 @@ fn every_script_of_the_manual_can_be_read() {
     let first = Script::parse(scripts[0]).unwrap();
     let second = Seen { turn: 2, last_result: "fn add(a: i32)".into(), ..seen("x") };
     let plan = first.reply(&second).unwrap();
-    assert_eq!(plan.steps[0], Step::Say { text: "The function is add.".into(), chunk: 64 });
+    assert_eq!(
+        plan.steps[0],
+        Step::Say { text: "The function is add.".into(), chunk: 64, every: Duration::ZERO }
+    );
 }

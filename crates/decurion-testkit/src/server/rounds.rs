@@ -47,7 +47,11 @@ impl Rounds {
                 let description = format!("round {turn}");
                 vec![call("Bash", &json!({"command": self.command, "description": description}))]
             }
-            _ => vec![Step::Say { text: "all rounds are done".into(), chunk: 64 }],
+            _ => vec![Step::Say {
+                text: "all rounds are done".into(),
+                chunk: 64,
+                every: std::time::Duration::ZERO,
+            }],
         };
         Plan {
             line: 0,

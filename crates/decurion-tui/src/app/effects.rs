@@ -22,6 +22,17 @@ pub enum Input {
     Done(Purpose, Result<Fruit, String>),
     /// Somebody outside wants the turn to end.
     Interrupt,
+    /// Something else is to be said about what is shown.
+    Caption(Caption),
+}
+
+/// What the program around says about what is shown, in a line below everything else.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caption {
+    /// What it says.
+    pub words: String,
+    /// What a person can do meanwhile, where there is room for it.
+    pub keys: String,
 }
 
 /// What is to be done.

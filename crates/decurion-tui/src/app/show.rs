@@ -6,9 +6,9 @@ use decurion_protocol::{Question, TodoStatus};
 use jiff::Timestamp;
 use ratatui::text::{Line, Span};
 
-use super::App;
 use super::open::Open;
 use super::tasks::Tasks;
+use super::{App, Caption};
 use crate::commands;
 use crate::composer::Composer;
 use crate::screen::Cursor;
@@ -133,6 +133,25 @@ impl App {
     /// The lines below, which change, and where the cursor is.
     pub fn live(&self, now: Timestamp) -> (Vec<Line<'static>>, Cursor) {
         crate::fuse::pass("live");
+        let (mut lines, cursor) = self.above_caption(now);
+        lines.extend(self.caption());
+        (lines, cursor)
+    }
+
+    /// What is said about all this, apart from it.
+    fn caption(&self) -> Vec<Line<'static>> {
+        let Some(Caption { words, keys }) = &self.caption else { return Vec::new() };
+        let (mark, theme) = ("▶ ", &self.theme);
+        let words = cut(&one_line(words), self.columns.saturating_sub(width(mark))).into_owned();
+        let gap = self.columns.saturating_sub(width(mark) + width(&words) + width(keys));
+        let mut spans = vec![Span::styled(mark, theme.asking), Span::styled(words, theme.prompt)];
+        if gap > 1 {
+            spans.push(Span::styled(format!("{}{}", " ".repeat(gap), one_line(keys)), theme.faint));
+        }
+        vec![Line::default(), Line::from(spans)]
+    }
+
+    fn above_caption(&self, now: Timestamp) -> (Vec<Line<'static>>, Cursor) {
         let mut lines = self.coming(now);
         let panel = self.panel(now);
         if !panel.is_empty() {
@@ -147,7 +166,8 @@ impl App {
             let (step, marked) = (asked.picked.step, &asked.marked);
             let chosen = self.would_answer().then_some(asked.chosen);
             // Nobody decides about what is not in sight: the rest gives way.
-            let room = self.rows.saturating_sub(if self.rows < LOW { 2 } else { 4 });
+            let rows = self.rows.saturating_sub(self.caption().len());
+            let room = rows.saturating_sub(if self.rows < LOW { 2 } else { 4 });
             let question = &self.named(question);
             let asking = Asking { theme, columns, rows: room, step, chosen, marked, waiting };
             if !matches!(self.open, Open::Nothing) && !self.would_answer() {

@@ -1,0 +1,205 @@
+//! The demo in the real interface. Takes a terminal; a first process makes a folder, waits, and removes it however the second
+//! one ends, which plays.
+//!
+//! Nothing of a person's own is used or changed but the theme: settings, sessions and the audit log of the demo are in its
+//! folder.
+
+use std::ffi::OsString;
+use std::fs;
+use std::sync::{Arc, Mutex};
+
+use camino::Utf8Path;
+use decurion_config::{Environment, LoadRequest, Paths};
+use decurion_exec::keeper::{self, Leash};
+use decurion_model::pace::Pace;
+use decurion_protocol::{Place, SessionId};
+use decurion_store::{Archive, Found};
+use decurion_tui::terminal::Terminal;
+use decurion_tui::theme::Shades;
+use decurion_tui::{Ended, Signal};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::ending::{self, Ending};
+use super::player::{Played, Player};
+use super::stage::{self, Stage};
+use super::temporary;
+use crate::command::interact::exits::{Exits, open};
+use crate::command::interact::{self, Owner, Screening, Surroundings, library, look, show, signals};
+use crate::command::run::block_on;
+use crate::crash;
+use crate::report::{FAILED, Failure, note};
+
+/// The exit code where the terminal is gone.
+const HANGUP: u8 = 129;
+
+/// Makes the folder, has it played in, and removes it.
+pub fn keep(keep: bool) -> Result<u8, Failure> {
+    let (folder, path) = temporary()?;
+    let keeper = keeper::own_id().to_string();
+    let mut arguments: Vec<OsString> =
+        ["demo", "--kept-by", &keeper, "--folder", path.as_str()].map(OsString::from).into();
+    arguments.extend(keep.then(|| "--keep".into()));
+    let code = match interact::keep_with(&arguments)? {
+        keeper::Ending::Exited(code) => code,
+        keeper::Ending::WentOn => 0,
+        keeper::Ending::Killed { signal, held } => {
+            interact::give_back_terminal(held);
+            note(format!("the demo was killed by signal {signal}"));
+            u8::try_from(128 + signal).unwrap_or(FAILED)
+        }
+    };
+    if keep {
+        let kept = folder.keep();
+        say!("\nKept: {}", kept.display());
+        say!(
+            "  its timeline: cd {0}/repository && DECURION_HOME={0}/state decurion trace --svg demo.svg",
+            kept.display()
+        );
+        return Ok(code);
+    }
+    remove(&path);
+    Ok(code)
+}
+
+fn remove(folder: &Utf8Path) {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            note(format!("cannot remove the demo's folder {folder}: {error}"));
+        }
+        _ => {}
+    }
+}
+
+/// Plays in this folder.
+pub fn run(keeper: i32, folder: &Utf8Path, keep: bool) -> Result<u8, Failure> {
+    let played = run_in(keeper, folder);
+    // The process that would remove it may be gone with the terminal.
+    if matches!(played, Ok(HANGUP)) && !keep {
+        remove(folder);
+    }
+    played
+}
+
+fn run_in(keeper: i32, folder: &Utf8Path) -> Result<u8, Failure> {
+    let leash = Leash::to(keeper).map_err(|error| {
+        Failure::failed(format!("the process that keeps the terminal, {keeper}: {error}"))
+    })?;
+    let own = Environment::capture();
+    let cwd = decurion_config::current_directory()?;
+    crash::watch(Paths::discover(&cwd, &own).ok().and_then(|paths| paths.state).as_deref());
+    let state = folder.join("state");
+    keep_theme(&cwd, &own, &state)?;
+    let environment =
+        own.with([("DECURION_HOME", state.as_str()), ("CLAUDE_CONFIG_DIR", folder.join("shared").as_str())]);
+    let stage = Stage::new(folder, environment)?;
+    block_on(async {
+        let mut signals = signals(true).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
+        // A person at the terminal is heard by the player, and may want an end too.
+        let (wishes, mut wished) = mpsc::channel(4);
+        let outside = wishes.clone();
+        tokio::spawn(async move {
+            while let Some(signal) = signals.recv().await {
+                if outside.send(signal).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let shown = Box::pin(play(&stage, leash, wishes, &mut wished)).await?;
+        conclude(&stage, shown, (&cwd, &mut wished)).await
+    })?
+}
+
+/// What of a person's own settings the demo has: how things look.
+fn keep_theme(cwd: &Utf8Path, own: &Environment, state: &Utf8Path) -> Result<(), Failure> {
+    // Settings that cannot be read are no reason not to see a demo.
+    let Ok(loaded) = decurion_config::load(&LoadRequest::new(cwd.to_owned(), own.clone())) else {
+        return Ok(());
+    };
+    let mut settings = json!({"prefersReducedMotion": loaded.settings.reduced_motion});
+    if let Some(theme) = &loaded.settings.theme {
+        settings["theme"] = json!(theme);
+    }
+    fs::create_dir_all(state)
+        .and_then(|()| fs::write(state.join("settings.json"), settings.to_string()))
+        .map_err(super::no_folder)
+}
+
+/// What was shown, and how that ended.
+struct Shown {
+    ended: Ended,
+    played: Option<Played>,
+    session: SessionId,
+    shades: Shades,
+}
+
+async fn play(
+    stage: &Stage,
+    leash: Leash,
+    wishes: mpsc::Sender<Signal>,
+    wished: &mut mpsc::Receiver<Signal>,
+) -> Result<Shown, Failure> {
+    stage.make_repository().await?;
+    let pace = Pace::default();
+    let (engine, agents) = stage.engine(stage::WATCHED, pace.clone());
+    let place: Arc<dyn Place> = Arc::new(engine);
+    let request = stage.session(&[stage::RUN_TEST], true)?;
+    let link = open(&*place, request.clone()).await?;
+    let session = link.session;
+    let state = stage.loaded.paths.state.clone();
+    let (loaded, environment) = (&stage.loaded, &stage.environment);
+    let around = Surroundings { loaded, environment, plain: false, leash: Some(leash) };
+    let (shades, _) = look(&around);
+    let screen = Screening {
+        around: &around,
+        state: state.as_deref(),
+        library: library(&[], &agents),
+        model: Some(stage::MODEL.to_owned()),
+        windows: std::collections::BTreeMap::new(),
+        shades,
+    };
+    let listen = link.again.clone().ok_or_else(|| Failure::failed("the session cannot be listened to"))?;
+    let (player, between) = Player::new(listen(), wishes, pace);
+    let next = Mutex::default();
+    let exits = Exits { place, request, session, state: state.clone(), door: None, next };
+    let mut showing = screen.showing(link, &stage.repository, true, Owner::Ours(Arc::new(exits)))?;
+    showing.between = Some(between);
+    let playing = tokio::spawn(player.play());
+    let ended = show(showing, None, wished).await;
+    crash::tell();
+    let ended = ended.map_err(|error| Failure::failed(format!("the terminal: {error}")))?;
+    // Where somebody outside ended it, the player still plays.
+    let played = if playing.is_finished() { playing.await.ok() } else { None };
+    Ok(Shown { ended, played, session, shades })
+}
+
+/// Says how it ended, and gives the exit code.
+async fn conclude(
+    stage: &Stage,
+    shown: Shown,
+    (cwd, wished): (&Utf8Path, &mut mpsc::Receiver<Signal>),
+) -> Result<u8, Failure> {
+    match (&shown.ended, shown.played) {
+        (Ended::By(Signal::Hangup), _) => return Ok(HANGUP),
+        (Ended::By(_), Some(Played::Left)) => {
+            ending::invite();
+            return Ok(0);
+        }
+        (Ended::By(Signal::Interrupt), _) => return Ok(130),
+        (Ended::By(_), _) => return Ok(143),
+        (Ended::Over, _) => return Err(Failure::failed("the demo's session ended by itself")),
+        (Ended::Left | Ended::Kept(..) | Ended::Next(_), _) => {}
+    }
+    let passed = stage.test_passes().await?;
+    let archive = stage.loaded.paths.state.clone().map(Archive::new);
+    let found = archive.and_then(|archive| archive.find(shown.session, &[]));
+    if let Some(Found::Ours(paths)) = found {
+        let ending = Ending { paths: &paths, shades: shown.shades, columns: Terminal::size().0, cwd };
+        ending.show(wished).await?;
+    }
+    if !passed {
+        return Err(Failure::failed("the demo did not end as it should: its test still fails"));
+    }
+    ending::invite();
+    Ok(0)
+}
