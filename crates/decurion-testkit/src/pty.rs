@@ -236,6 +236,11 @@ impl Pty {
         contents.trim_end().to_owned()
     }
 
+    /// The screen with everything that a terminal knows of it.
+    pub fn shown(&self) -> &vt100::Screen {
+        self.screen.0.screen()
+    }
+
     /// Every byte that was written so far.
     pub fn written(&self) -> &[u8] {
         &self.written

@@ -169,10 +169,8 @@ impl Counts {
 impl std::fmt::Display for Counts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { calls, agents, commands } = self;
-        write!(
-            f,
-            "{calls} tool calls by {} agents, {commands} command(s) in the background",
-            agents.len() + 1
-        )
+        let plural = if *commands == 1 { "" } else { "s" };
+        let agents = agents.len() + 1;
+        write!(f, "{calls} tool calls by {agents} agents, {commands} command{plural} in the background")
     }
 }

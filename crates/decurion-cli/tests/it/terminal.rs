@@ -13,6 +13,7 @@ mod asked;
 mod beginning;
 mod bottom;
 mod composing;
+mod demo;
 mod detaching;
 mod editing;
 mod forms;

@@ -330,6 +330,23 @@ fn anonymous(log: &str) -> String {
 }
 
 #[test]
+fn pieces_of_a_text_come_one_by_one() {
+    for (dialect, verb) in
+        [(Dialect::Anthropic, "say"), (Dialect::Anthropic, "think"), (Dialect::OpenAiChat, "say")]
+    {
+        let script = |every: &str| format!("when\n {verb} chunk=2 {every} \"hello\"");
+        let slow = steps(&script("every=40ms"), dialect);
+        // A thought is sealed by one piece more.
+        let pieces = if verb == "think" { 4 } else { 3 };
+        let waits = slow.iter().filter(|step| **step == WireStep::Wait(Duration::from_millis(40))).count();
+        assert_eq!(waits, pieces, "{slow:?}");
+        assert_eq!(body(&slow), body(&steps(&script(""), dialect)));
+    }
+    let wrong = Script::parse("when\n say every=fast \"x\"").unwrap_err().to_string();
+    assert!(wrong.contains("fast"), "{wrong}");
+}
+
+#[test]
 fn failures_waits_cuts_and_splits_become_steps() {
     let all =
         steps("when\n delay 2s\n fail 429 retry-after=2 header.X-Test=1 \"slow down\"", Dialect::Anthropic);

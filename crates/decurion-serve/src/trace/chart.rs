@@ -101,3 +101,85 @@ fn cell(span: &Span) -> Cell {
         _ => Cell::Waits,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::super::Lane;
+    use super::*;
+
+    fn lane(depth: usize, kind: &str, description: &str) -> Lane {
+        Lane {
+            agent: None,
+            path: String::new(),
+            kind: kind.to_owned(),
+            description: description.to_owned(),
+            depth,
+            outcome: None,
+            tracks: 1,
+            shells: 0,
+        }
+    }
+
+    fn span(lane: usize, kind: SpanKind, name: &str, from: u64, to: u64) -> Span {
+        let (name, facts) = (name.to_owned(), Vec::new());
+        Span { lane, track: 0, kind, name, from, to, facts, unfinished: false }
+    }
+
+    fn drawn(chart: &Chart) -> String {
+        let sign = |cell: &Cell| match cell {
+            Cell::Nothing => '.',
+            Cell::Waits => '-',
+            Cell::Model => 'm',
+            Cell::Tool => 't',
+            Cell::Asks => '?',
+        };
+        let row = |row: &ChartRow| {
+            let cells: String = row.cells.iter().map(sign).collect();
+            format!("{cells} {}{}\n", "  ".repeat(row.depth), row.name)
+        };
+        chart.rows.iter().map(row).collect()
+    }
+
+    fn timeline() -> Timeline {
+        Timeline {
+            session: None,
+            began: Timestamp::UNIX_EPOCH,
+            end: 20_000_000,
+            agents: vec![lane(0, "main", "ignored"), lane(1, "Explore", "look"), lane(1, "fork", "")],
+            spans: vec![
+                span(0, SpanKind::Run, "run", 10_000_000, 18_000_000),
+                span(0, SpanKind::Model, "model", 10_000_000, 11_900_000),
+                // So short that it is seen only because it matters.
+                span(0, SpanKind::Tool, "Read", 11_500_000, 11_500_001),
+                span(0, SpanKind::Tool, "Agent", 12_000_000, 14_900_000),
+                span(0, SpanKind::Permission, "Edit", 15_000_000, 15_900_000),
+                span(0, SpanKind::Shell, "npm test", 16_000_000, 20_000_000),
+                span(1, SpanKind::Model, "model", 12_000_000, 14_900_000),
+            ],
+            flows: Vec::new(),
+            instants: Vec::new(),
+            counters: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn each_agent_and_command_has_a_row_from_the_first_work_on() {
+        let chart = timeline().chart(10);
+        let expected = "\
+            mt---?---. main\n\
+            ......tttt   $ npm test\n\
+            ..mmm.....   Explore · look\n\
+            ..........   fork\n";
+        assert_eq!(drawn(&chart), expected);
+        assert_eq!(chart.took, "10 s");
+    }
+
+    #[test]
+    fn no_columns_and_no_time_are_no_trouble() {
+        assert!(timeline().chart(0).rows.iter().all(|row| row.cells.is_empty()));
+        let still = Timeline { end: 0, spans: vec![span(0, SpanKind::Model, "m", 0, 0)], ..timeline() };
+        assert_eq!(drawn(&still.chart(3)).lines().next(), Some("m.. main"));
+    }
+}

@@ -4,17 +4,29 @@
 
 #[path = "pictures/drawing.rs"]
 mod drawing;
+#[path = "pictures/film.rs"]
+mod film;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use decurion_testkit::proc::Home;
+use decurion_testkit::pty::Pty;
 use decurion_testkit::tmux::Tmux;
 
 /// A screen that does not show what it should by then never will.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The size of the terminal in which the demo plays.
+const DEMO: (u16, u16) = (96, 28);
+/// How often it is looked at.
+const FRAME: Duration = Duration::from_millis(400);
+/// How long its end is shown.
+const LAST: Duration = Duration::from_secs(6);
+/// What is on the screen that is shown where nothing moves.
+const POSTER: &str = "● Explore · Read the history  ";
 
 /// A session with agents at work at every depth, one of which asks.
 const SCRIPT: &str = r#"
@@ -45,10 +57,14 @@ when
 
 fn main() -> ExitCode {
     let Some(folder) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        eprintln!("usage: pictures FOLDER\n\nThe binary under test is the one beside this one.");
+        eprintln!("usage: pictures FOLDER [demo]\n\nThe binary under test is the one beside this one.");
         return ExitCode::from(2);
     };
-    match draw_all(&folder) {
+    let drawn = match std::env::args_os().nth(2) {
+        Some(only) if only == "demo" => film_demo(&folder),
+        _ => draw_all(&folder).and_then(|()| film_demo(&folder)),
+    };
+    match drawn {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("pictures: {error}");
@@ -96,6 +112,31 @@ fn draw_all(folder: &Path) -> Result<(), Box<dyn Error>> {
     wide.wait("keep it")?;
     wide.draw(&folder.join("leaving.svg"))?;
     wide.press(&["Down", "Down", "Enter"])?;
+    Ok(())
+}
+
+/// The demo from its beginning to its end, as it is played without a key.
+fn film_demo(folder: &Path) -> Result<(), Box<dyn Error>> {
+    std::fs::create_dir_all(folder)?;
+    let home = Home::new()?;
+    let binary = std::env::current_exe()?.with_file_name("decurion");
+    // Its folder is shown: one with a short name.
+    let program = home.program(binary).arg("demo").env("COLORFGBG", "15;0").env("TMPDIR", "/tmp");
+    let mut pty = Pty::start(&program, DEMO)?;
+    let mut film = film::Film::new(DEMO);
+    let begins = Instant::now();
+    while begins.elapsed() < PATIENCE && !pty.screen().contains("any other key to end") {
+        pty.rest(FRAME)?;
+        film.take(pty.shown(), FRAME, pty.screen().contains(POSTER));
+    }
+    pty.write("q")?;
+    if pty.end(PATIENCE)?.is_none() {
+        return Err(format!("the demo does not end:\n{}", pty.screen()).into());
+    }
+    film.take(pty.shown(), LAST, false);
+    let path = folder.join("demo.svg");
+    std::fs::write(&path, film.svg())?;
+    println!("{}", path.display());
     Ok(())
 }
 

@@ -145,7 +145,7 @@ impl App {
         let words = cut(&one_line(words), self.columns.saturating_sub(width(mark))).into_owned();
         let gap = self.columns.saturating_sub(width(mark) + width(&words) + width(keys));
         let mut spans = vec![Span::styled(mark, theme.asking), Span::styled(words, theme.prompt)];
-        if gap > 1 {
+        if gap > 1 && !keys.is_empty() {
             spans.push(Span::styled(format!("{}{}", " ".repeat(gap), one_line(keys)), theme.faint));
         }
         vec![Line::default(), Line::from(spans)]

@@ -3,6 +3,7 @@
 
 mod bottom;
 mod calls;
+mod caption;
 mod code;
 mod deciding;
 mod diff;

@@ -118,8 +118,8 @@ impl Drawing {
         match cell {
             Cell::Nothing => (" ", ""),
             Cell::Waits => ("─", "2"),
-            Cell::Model => ("█", if is_dark { "96" } else { "34" }),
-            Cell::Tool => ("▓", if is_dark { "92" } else { "32" }),
+            Cell::Model => ("▇", if is_dark { "96" } else { "34" }),
+            Cell::Tool => ("▒", if is_dark { "92" } else { "32" }),
             Cell::Asks => ("?", if is_dark { "1;93" } else { "1;35" }),
         }
     }

@@ -111,7 +111,7 @@ impl Player {
         self.until(|view| view.tasks().iter().any(is_fork)).await?;
         self.say("A fork, a copy of the agent, writes the commit message").await?;
         self.until(|view| view.tasks().iter().any(|task| is_fork(task) && task.state.is_ended())).await?;
-        self.say("The agent rests until the slow test has ended").await?;
+        self.say("The agent is idle until the slow test ends").await?;
         self.finish().await
     }
 
@@ -136,9 +136,9 @@ impl Player {
         if !is_slow(&self.view) {
             return Some(());
         }
-        self.say("The slow test holds the agent up").await?;
+        self.say("The agent waits for the slow test").await?;
         self.rest(MEDIUM).await?;
-        self.say("The demo presses ctrl+b: it goes on in the background").await?;
+        self.say("The demo presses ctrl+b: the test moves to the background").await?;
         self.rest(SHORT).await?;
         while is_slow(&self.view) {
             self.press(KeyCode::Char('b'), KeyModifiers::CONTROL).await?;
@@ -150,7 +150,7 @@ impl Player {
     /// Waits for the end of all work, and leaves.
     async fn finish(&mut self) -> Option<()> {
         self.until(|view| view.tasks().iter().all(|task| task.state.is_ended())).await?;
-        self.say("What ended in the background has woken the agent").await?;
+        self.say("Finished background work wakes the agent").await?;
         loop {
             self.until(|view| !view.questions.is_empty()).await?;
             self.answer().await?;
@@ -159,7 +159,7 @@ impl Player {
                 break;
             }
         }
-        self.say("Done: the test passes, and every step is on record").await?;
+        self.say("Done: the test passes, and every step was recorded").await?;
         self.rest(LONG).await?;
         self.press(KeyCode::Char('d'), KeyModifiers::CONTROL).await
     }

@@ -90,8 +90,13 @@ fn run_in(keeper: i32, folder: &Utf8Path) -> Result<u8, Failure> {
     crash::watch(Paths::discover(&cwd, &own).ok().and_then(|paths| paths.state).as_deref());
     let state = folder.join("state");
     keep_theme(&cwd, &own, &state)?;
-    let environment =
-        own.with([("DECURION_HOME", state.as_str()), ("CLAUDE_CONFIG_DIR", folder.join("shared").as_str())]);
+    let (shared, temporary) = (folder.join("shared"), folder.join("tmp"));
+    fs::create_dir(&temporary).map_err(super::no_folder)?;
+    let environment = own.with([
+        ("DECURION_HOME", state.as_str()),
+        ("CLAUDE_CONFIG_DIR", shared.as_str()),
+        ("TMPDIR", temporary.as_str()),
+    ]);
     let stage = Stage::new(folder, environment)?;
     block_on(async {
         let mut signals = signals(true).map_err(|error| Failure::failed(format!("no signals: {error}")))?;

@@ -309,11 +309,15 @@ fn a_server_on_this_machine_is_used_without_a_question() {
 }
 
 #[test]
-fn a_demo_shows_how_it_works_and_ends() {
+fn a_demo_shows_how_it_works_and_comes_back() {
     let terminal = unconfigured();
     terminal.say("4");
-    assert_eq!(terminal.ended(), 0);
+    terminal.wait_for("Three agents look around in parallel");
+    terminal.keys("Escape");
+    terminal.wait_until("the question again", |screen| screen.trim_end().ends_with(MENU));
     assert!(!settings(&terminal).exists());
+    terminal.keys("Enter");
+    assert_ne!(terminal.ended(), 0);
 }
 
 #[test]

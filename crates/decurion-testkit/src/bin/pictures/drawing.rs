@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 /// A letter's box.
-const LETTER: (f32, f32) = (8.4, 18.0);
+pub const LETTER: (f32, f32) = (8.4, 18.0);
 /// The room around.
-const MARGIN: f32 = 14.0;
+pub const MARGIN: f32 = 14.0;
 const BACKGROUND: &str = "#16181d";
 const FOREGROUND: &str = "#d7dae0";
 /// The sixteen colours.
@@ -25,18 +25,21 @@ pub fn svg(coloured: &str, (columns, rows): (u16, u16)) -> String {
         .map_or(1, |row| row + 1);
     let (width, height) =
         (f32::from(columns) * LETTER.0 + 2.0 * MARGIN, f32::from(used) * LETTER.1 + 2.0 * MARGIN);
-    let mut picture = String::new();
-    let _ = write!(
-        picture,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-         font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\" font-size=\"14\">\n\
-         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{BACKGROUND}\"/>\n"
-    );
+    let mut picture = head(width, height);
     for row in 0..used {
-        draw_row(&mut picture, screen, row, columns);
+        draw_row(&mut picture, screen, row, (columns, MARGIN + f32::from(row) * LETTER.1));
     }
     picture.push_str("</svg>\n");
     picture
+}
+
+/// The beginning of a picture of this size: an empty terminal.
+pub fn head(width: f32, height: f32) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+         viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\" font-size=\"14\">\n\
+         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{BACKGROUND}\"/>\n"
+    )
 }
 
 fn row_text(screen: &vt100::Screen, row: u16, columns: u16) -> String {
@@ -62,8 +65,8 @@ struct Look {
     underlined: bool,
 }
 
-fn draw_row(picture: &mut String, screen: &vt100::Screen, row: u16, columns: u16) {
-    let top = MARGIN + f32::from(row) * LETTER.1;
+/// Draws a row of so many columns, this far from the top.
+pub fn draw_row(picture: &mut String, screen: &vt100::Screen, row: u16, (columns, top): (u16, f32)) {
     for run in runs(screen, row, columns) {
         let left = MARGIN + f32::from(run.from) * LETTER.0;
         let wide = f32::from(run.to - run.from) * LETTER.0;
