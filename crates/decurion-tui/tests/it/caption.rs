@@ -36,8 +36,9 @@ fn keys_give_way_to_words_and_words_to_the_edge() {
 
 #[test]
 fn a_question_stays_whole_above_it() {
-    let asked = asked(None, &[], "Bash", &json!({"command": "x"}), &[]);
-    for rows in [12, 14, 24] {
+    let long: String = (0..40).map(|line| format!("echo {line}\n")).collect();
+    let asked = asked(None, &[], "Bash", &json!({"command": long}), &[]);
+    for rows in [10, 12, 14, 24] {
         let mut app = app(&asked, (60, rows));
         caption(&mut app, "now it asks", "");
         let lines = live(&app);

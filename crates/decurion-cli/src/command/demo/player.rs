@@ -111,7 +111,7 @@ impl Player {
         self.until(|view| view.tasks().iter().any(is_fork)).await?;
         self.say("A fork, a copy of the agent, writes the commit message").await?;
         self.until(|view| view.tasks().iter().any(|task| is_fork(task) && task.state.is_ended())).await?;
-        self.say("The agent is idle until the slow test ends").await?;
+        self.say("The fork has reported; the slow test still runs").await?;
         self.finish().await
     }
 

@@ -58,25 +58,21 @@ pub fn keep(keep: bool) -> Result<u8, Failure> {
         );
         return Ok(code);
     }
-    remove(&path);
-    Ok(code)
-}
-
-fn remove(folder: &Utf8Path) {
-    match fs::remove_dir_all(folder) {
+    match folder.close() {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            note(format!("cannot remove the demo's folder {folder}: {error}"));
+            note(format!("cannot remove the demo's folder {path}: {error}"));
         }
         _ => {}
     }
+    Ok(code)
 }
 
 /// Plays in this folder.
 pub fn run(keeper: i32, folder: &Utf8Path, keep: bool) -> Result<u8, Failure> {
     let played = run_in(keeper, folder);
-    // The process that would remove it may be gone with the terminal.
+    // The process that would remove it may be gone with the terminal, and whoever would read of a failure.
     if matches!(played, Ok(HANGUP)) && !keep {
-        remove(folder);
+        let _ = fs::remove_dir_all(folder);
     }
     played
 }

@@ -71,7 +71,7 @@ fn plays_in_the_real_interface_at_a_readable_pace_until_a_key_makes_it_fast() {
     pty.wait_for("● Edit slug.sh  +1 −1", PATIENCE).unwrap();
     pty.wait_for("The demo presses ctrl+b", PATIENCE).unwrap();
     pty.write("x").unwrap();
-    let screen = pty.wait_for("The agent is idle until the slow test ends", PATIENCE).unwrap();
+    let screen = pty.wait_for("The fork has reported; the slow test still runs", PATIENCE).unwrap();
     assert!(screen.contains("esc: leave") && !screen.contains("any key: faster"), "{screen}");
     pty.wait_for("The test passes now, also the slow one.", PATIENCE).unwrap();
     let screen = pty.wait_for(OFFER, PATIENCE).unwrap();
