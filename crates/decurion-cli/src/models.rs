@@ -314,14 +314,13 @@ impl Configured {
 
     fn scripted(&self, file: &str) -> Result<Arc<Model>, String> {
         let gateway = self.gateway(&format!("scripted:{file}"), || {
-            let (text, pace) = match self.embedded.clone().filter(|_| file == "demo") {
-                Some((script, pace)) => (script.to_owned(), pace),
-                None => {
-                    let text = std::fs::read_to_string(file)
-                        .map_err(|error| format!("cannot read the script {file}: {error}"))?;
-                    (text, Pace::default())
-                }
+            let embedded = self.embedded.as_ref().filter(|_| file == "demo");
+            let text = match embedded {
+                Some((script, _)) => (*script).to_owned(),
+                None => std::fs::read_to_string(file)
+                    .map_err(|error| format!("cannot read the script {file}: {error}"))?,
             };
+            let pace = embedded.map(|(_, pace)| pace.clone()).unwrap_or_default();
             let script = Script::parse(&text).map_err(|error| format!("{file}: {error}"))?;
             let provider = Arc::new(ScriptedProvider::new(script).with_pace(pace));
             let settings = GatewaySettings { patience: self.patience, ..GatewaySettings::default() };

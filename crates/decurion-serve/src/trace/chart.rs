@@ -47,8 +47,7 @@ impl Timeline {
         let mut rows = Vec::new();
         for (lane, agent) in self.agents.iter().enumerate() {
             let name = match (agent.depth, agent.description.as_str()) {
-                (0, _) => agent.kind.clone(),
-                (_, "") => agent.kind.clone(),
+                (0, _) | (_, "") => agent.kind.clone(),
                 (_, description) => format!("{} · {description}", agent.kind),
             };
             let spans = || self.spans.iter().filter(move |span| span.lane == lane);

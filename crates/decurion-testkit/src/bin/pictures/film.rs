@@ -82,7 +82,7 @@ impl Film {
             whole.as_secs_f64()
         );
         for (at, row) in self.rows.iter().enumerate() {
-            let _ = write!(picture, "<g id=\"r{at}\">{}</g>\n", row.trim_end());
+            let _ = writeln!(picture, "<g id=\"r{at}\">{}</g>", row.trim_end());
         }
         picture.push_str("</defs>\n<g id=\"film\">\n");
         for (at, frame) in self.frames.iter().enumerate() {
