@@ -183,8 +183,9 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
     let permit = permit(bench, &ready, &name, said.permission).await?;
     let mut ready = ready;
     let permit = decide_again(bench, &mut ready, &name, permit).await;
-    audit::record(bench, &ready.call.id, &name, &ready.intent, permit.decided()).await?;
+    permit.record(bench, &ready.call.id, &name, &ready.intent).await?;
     let mut finished = match permit {
+        Permit::Answered(output) => end(bench, &ready.call, *output, 0, Vec::new()).await?,
         Permit::Granted { decision, by, input, seen, under, shows } => {
             let input = input.or_else(|| said.changed.then(|| ready.call.input.clone()));
             run(bench, ready, name, decision, input, Leave::new(bench, &under, seen, by, shows)).await?
@@ -280,13 +281,24 @@ enum Permit {
         unanswerable: bool,
         interrupt: bool,
     },
+    /// Nobody has to decide: it cannot work, and this is its answer.
+    Answered(Box<ToolOutput>),
 }
 
 impl Permit {
-    /// What was decided, and by what.
-    fn decided(&self) -> (&Decision, DecidedBy) {
+    /// Puts what was decided, and by what, into the audit log.
+    async fn record(
+        &self,
+        bench: &Bench<'_>,
+        call: &CallId,
+        name: &str,
+        intent: &Intent,
+    ) -> Result<(), JournalLost> {
         match self {
-            Self::Granted { decision, by, .. } | Self::Refused { decision, by, .. } => (decision, *by),
+            Self::Granted { decision, by, .. } | Self::Refused { decision, by, .. } => {
+                audit::record(bench, call, name, intent, (decision, *by)).await
+            }
+            Self::Answered(_) => Ok(()),
         }
     }
 }
@@ -311,6 +323,9 @@ async fn permit(
     let asks = |hook: &Option<HookPermission>| matches!(hook, Some(HookPermission::Ask { .. }));
     let mut by_hook = asks(&hook);
     decision = with_hook(decision, hook, name);
+    if let Some(output) = cannot_work(bench, ready, &decision, &seen, &policy).await {
+        return Ok(Permit::Answered(Box::new(output)));
+    }
     let mut under = None;
     if decision.verdict == Verdict::Ask && bench.ports.hooks.wait_for(HookEvent::PermissionRequest) {
         let mut result = hooked(bench).before_question(&about(bench, &ready.call, name, &ready.intent)).await;
@@ -366,6 +381,26 @@ async fn permit(
             Ok(Permit::Refused { decision, by: DecidedBy::Nobody, unanswerable: true, interrupt: false })
         }
     }
+}
+
+/// What a call is answered that somebody would be asked about and that cannot work. Of files beyond the directories of the
+/// run it tells nothing before somebody agrees.
+async fn cannot_work(
+    bench: &Bench<'_>,
+    ready: &Ready,
+    decision: &Decision,
+    seen: &Intent,
+    policy: &Policy,
+) -> Option<ToolOutput> {
+    let has_asker = bench.ports.rights.borrow().answers || bench.ports.permission_tool.is_some();
+    let is_inside = seen.touches.iter().all(|touch| is_inside(&touch.path, &policy.around));
+    if decision.verdict != Verdict::Ask || !has_asker || !is_inside {
+        return None;
+    }
+    let rules = OpenRules::new(policy.clone(), seen.clone()).confined(Confinement::of(&bench.spec));
+    let (progress, _) = mpsc::channel(1);
+    let cx = context(bench, &ready.call, Arc::new(rules), progress);
+    ready.tool.check(&cx, &ready.call.input).await.map(|output| clean(&bench.ports.equipment.redact, output))
 }
 
 /// What a hook or a person changed is another call: the rules that deny hold for it too, and it is what goes
@@ -534,7 +569,7 @@ pub async fn inline_permit(
     }
     let permit = permit(bench, &ready, &name, said.permission).await.map_err(|lost| lost.to_string())?;
     let permit = decide_again(bench, &mut ready, &name, permit).await;
-    let recorded = audit::record(bench, &ready.call.id, &name, &ready.intent, permit.decided()).await;
+    let recorded = permit.record(bench, &ready.call.id, &name, &ready.intent).await;
     recorded.map_err(|lost| lost.to_string())?;
     match permit {
         Permit::Granted { decision, by, input, seen, under, shows } => {
@@ -543,6 +578,7 @@ pub async fn inline_permit(
             Ok((leave.rules(bench), input.unwrap_or(ready.call.input), confined))
         }
         Permit::Refused { decision, .. } => Err(decision.reason),
+        Permit::Answered(output) => Err(output.content.text()),
     }
 }
 
@@ -893,6 +929,9 @@ async fn run(
     beginning.push(started);
     // Before it is on record: whoever stops the run in between must not say that it was not begun.
     bench.ports.desk.begins(&call.id);
+    // Whoever sees that it runs can send it to the background, though it starts in a moment.
+    let shells = &bench.ports.desk.shells;
+    let _expected = (tool == "Bash").then(|| shells.expect(bench.spec.agent.clone(), &call.id));
     let mut events = bench.ports.journal.write(&bench.ports.who, beginning).await?;
     let called = std::mem::replace(&mut call.name, tool);
     let input = changed.unwrap_or_else(|| call.input.clone());
@@ -902,7 +941,7 @@ async fn run(
     let Work { call, .. } = work;
     let took = bench.ports.clock.elapsed().saturating_sub(began);
     let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    let mut output = clean(bench, output);
+    let mut output = clean(&bench.ports.equipment.redact, output);
     name_own_temporary(bench, &call.name, &intent, &mut output).await;
     let result = after(bench, &call, &intent, &mut output, took).await;
     let mut finished = end(bench, &call, output, took, Vec::new()).await?;
@@ -1036,6 +1075,7 @@ pub fn context(
         rules,
         processes: equipment.processes.clone(),
         sandbox: None,
+        printed: Arc::default(),
         held: None,
         environment: environment(&equipment.environment, bench.spec.worktree.as_deref()),
         limits: Arc::clone(&equipment.limits),
@@ -1064,8 +1104,7 @@ pub(crate) fn environment(
 }
 
 /// Takes secrets out of what goes into the conversation and the transcript.
-fn clean(bench: &Bench<'_>, mut output: ToolOutput) -> ToolOutput {
-    let redact = &bench.ports.equipment.redact;
+pub(crate) fn clean(redact: &crate::ports::Redact, mut output: ToolOutput) -> ToolOutput {
     match &mut output.content {
         ToolContent::Text(text) => clean_text(redact, text),
         ToolContent::Blocks(blocks) => {

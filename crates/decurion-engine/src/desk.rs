@@ -1,7 +1,7 @@
 //! What a run holds of its session. Tools of the engine and the loop send wishes here; the session's task
 //! grants them one by one, so that who lives, who is told what and who may end has one owner.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use decurion_protocol::{
     PermissionUpdate, QuestionId, RunSpec, SessionId, ShellLine, TaskId, TaskRecord, ToolOutput, WaitReason,
     Worktree,
 };
-use decurion_tools::{FilesSeen, ToolSet};
+use decurion_tools::{FilesSeen, Printed, ToolSet};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -64,6 +64,8 @@ pub struct Desk {
     pub begun: AtomicU32,
     /// The calls that were begun in this run: what is under way when it is stopped.
     calls: Mutex<HashSet<CallId>>,
+    /// Commands that were stopped before their calls could tell what they had printed.
+    cut_off: Mutex<HashMap<CallId, Arc<Printed>>>,
     /// How far it has come; its parent reads it.
     pub progress: ProgressCell,
     /// Set when it got further, so that the parent is told.
@@ -414,7 +416,27 @@ impl Looked {
 
 /// The shells that someone waits for. A small leaf: each foreground command touches it twice.
 #[derive(Default)]
-pub struct Shells(Mutex<Vec<Arc<ForegroundShell>>>);
+pub struct Shells(Mutex<Vec<Arc<ForegroundShell>>>, Mutex<Vec<Coming>>);
+
+/// A command whose call is on record and that is not started yet.
+struct Coming {
+    agent: Option<AgentId>,
+    call: CallId,
+    /// Whether nobody waits for it any more.
+    is_behind: bool,
+}
+
+/// Holds the place of a command until its call is over.
+pub struct Expected<'a> {
+    shells: &'a Shells,
+    call: CallId,
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        self.shells.coming().retain(|coming| coming.call != self.call);
+    }
+}
 
 /// A shell that someone waits for.
 pub struct ForegroundShell {
@@ -426,6 +448,8 @@ pub struct ForegroundShell {
     pub command: String,
     /// What it is for.
     pub description: String,
+    /// What it has printed so far.
+    pub printed: Arc<Printed>,
     /// Ends it.
     pub cancel: CancellationToken,
     /// Turns to its record when nobody waits for it any more.
@@ -433,6 +457,32 @@ pub struct ForegroundShell {
 }
 
 impl Shells {
+    /// Expects one: it can be sent to the background from now on.
+    pub fn expect(&self, agent: Option<AgentId>, call: &CallId) -> Expected<'_> {
+        self.coming().push(Coming { agent, call: call.clone(), is_behind: false });
+        Expected { shells: self, call: call.clone() }
+    }
+
+    /// Sends those to the background that are expected and not started yet, and that are meant; gives how many.
+    pub fn send_behind(&self, is_meant: impl Fn(Option<&AgentId>, &CallId) -> bool) -> usize {
+        let started = self.lock();
+        let is_coming = |call: &CallId| !started.iter().any(|shell| shell.call == *call);
+        let mut coming = self.coming();
+        let meant = coming
+            .iter_mut()
+            .filter(|one| !one.is_behind && is_coming(&one.call) && is_meant(one.agent.as_ref(), &one.call));
+        meant.map(|one| one.is_behind = true).count()
+    }
+
+    /// Whether nobody waits any more for a command that is about to start.
+    pub fn is_behind(&self, call: &CallId) -> bool {
+        self.coming().iter().any(|coming| coming.call == *call && coming.is_behind)
+    }
+
+    fn coming(&self) -> std::sync::MutexGuard<'_, Vec<Coming>> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds one.
     pub fn add(&self, shell: Arc<ForegroundShell>) {
         self.lock().push(shell);
@@ -462,6 +512,17 @@ impl Desk {
     /// Remembers that a call is about to begin.
     pub fn begins(&self, call: &CallId) {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).insert(call.clone());
+    }
+
+    /// Remembers what a command has printed that is stopped before its call can tell.
+    pub fn cuts_off(&self, call: &CallId, printed: Arc<Printed>) {
+        let mut cut_off = self.cut_off.lock().unwrap_or_else(PoisonError::into_inner);
+        cut_off.insert(call.clone(), printed);
+    }
+
+    /// What a command had printed that was stopped with its call.
+    pub fn cut_off(&self, call: &CallId) -> Option<Arc<Printed>> {
+        self.cut_off.lock().unwrap_or_else(PoisonError::into_inner).get(call).cloned()
     }
 
     /// Whether a call may have begun.
@@ -499,6 +560,7 @@ impl Desk {
             told: links.told,
             begun: AtomicU32::new(links.begun),
             calls: Mutex::default(),
+            cut_off: Mutex::default(),
             progress: links.progress,
             parent_told: links.parent_told,
             stopped_by: Mutex::default(),
@@ -623,4 +685,22 @@ pub struct Links {
     pub shells: Arc<Shells>,
     /// How many of its tasks are alive already, from an earlier run.
     pub begun: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_can_be_sent_behind_between_its_record_and_its_start() {
+        let shells = Shells::default();
+        let (first, second) = (CallId("c1".to_owned()), CallId("c2".to_owned()));
+        let of_root = |agent: Option<&AgentId>, _: &CallId| agent.is_none();
+        let expected = shells.expect(None, &first);
+        let _other = shells.expect("a0123456789abcdef".parse().ok(), &second);
+        assert_eq!((shells.send_behind(of_root), shells.is_behind(&first)), (1, true));
+        assert_eq!((shells.send_behind(of_root), shells.is_behind(&second)), (0, false));
+        drop(expected);
+        assert!(!shells.is_behind(&first));
+    }
 }

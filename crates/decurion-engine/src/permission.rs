@@ -857,7 +857,7 @@ impl Question<'_> {
             Access::Write if policy.mode == Mode::AcceptEdits => {
                 Ok(allow("mode acceptEdits lets edits inside the working directory go ahead"))
             }
-            Access::Write => Err(format!("it writes: {path}")),
+            Access::Write => Err(format!("it modifies a file: {path}")),
         }
     }
 

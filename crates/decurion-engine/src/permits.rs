@@ -151,7 +151,11 @@ impl Change {
     pub fn events(&self) -> Vec<Event> {
         let mut events = Vec::new();
         if !self.said.is_empty() {
-            let text = format!("what may be done was changed: {}", self.said.join("; "));
+            let said = self.said.join("; ");
+            let text = match said.strip_prefix("the mode is ").filter(|_| self.said.len() == 1) {
+                Some(mode) => format!("Permission mode: {mode}"),
+                None => format!("Permissions changed: {said}"),
+            };
             events.push(Event::Notice { level: "info".to_owned(), text });
         }
         if self.rights.mode != self.mode {

@@ -45,14 +45,16 @@ pub async fn run(
         call: call.id.clone(),
         command: text("command"),
         description: text("description"),
+        printed: Arc::clone(&cx.printed),
         cancel: cancel.clone(),
         detached: watch::Sender::new(None),
     });
-    if input.get("run_in_background") == Some(&Value::Bool(true)) {
+    let by_user = desk.shells.is_behind(&call.id);
+    if by_user || input.get("run_in_background") == Some(&Value::Bool(true)) {
         // Counted first: an agent that ends now looks there for what it left running.
         desk.begun.fetch_add(1, Ordering::Relaxed);
         // In a task of its own: once it is on record, it must begin and end, whatever becomes of the call.
-        let beginning = tokio::spawn(begin_detached(shell, tool, cx, input, output_of, detach));
+        let beginning = tokio::spawn(begin_detached(shell, tool, cx, input, (output_of, detach, by_user)));
         return beginning.await.unwrap_or_else(|_| panicked("Bash"));
     }
     let mut detached = shell.detached.subscribe();
@@ -75,8 +77,7 @@ async fn begin_detached(
     tool: Arc<dyn Tool>,
     cx: ToolContext,
     input: Value,
-    output_of: Arc<OnceLock<TaskId>>,
-    detach: watch::Sender<bool>,
+    (output_of, detach, by_user): (Arc<OnceLock<TaskId>>, watch::Sender<bool>, bool),
 ) -> ToolOutput {
     let desk = Arc::clone(&shell.desk);
     let (wisher, call) = (Arc::clone(&desk), shell.call.clone());
@@ -92,7 +93,7 @@ async fn begin_detached(
     let _ = output_of.set(record.task.clone());
     detach.send_replace(true);
     supervise(&desk, record.task.clone(), start(tool, cx, input));
-    launched(&record, false)
+    launched(&record, by_user)
 }
 
 fn start(tool: Arc<dyn Tool>, cx: ToolContext, input: Value) -> JoinHandle<ToolOutput> {
@@ -179,6 +180,7 @@ impl Drop for Attached {
         } else {
             self.shell.cancel.cancel();
             work.abort();
+            self.shell.desk.cuts_off(&self.shell.call, Arc::clone(&self.shell.printed));
         }
     }
 }

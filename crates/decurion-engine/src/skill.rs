@@ -276,6 +276,7 @@ async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, c
         rules: Arc::new(rules),
         processes: cx.processes.clone(),
         sandbox: None,
+        printed: Arc::default(),
         held: None,
         environment: Arc::clone(&cx.environment),
         limits: Arc::clone(&cx.limits),

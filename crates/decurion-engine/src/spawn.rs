@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use decurion_protocol::output::CUT_OFF;
 use decurion_protocol::{
     Block, CallId, Event, LineId, Message, MessageMeta, Origin, Outcome, Role, RunSpec, StartStep,
     ToolOutput, Totals,
 };
 use decurion_tools::ToolContext;
 use decurion_tools::mcp::prompts;
+use decurion_tools::shell::stopped;
 use futures_util::FutureExt as _;
 
 use crate::call::{self, Bench, Call};
@@ -477,7 +479,7 @@ async fn servers_prompt(living: &Run, context: &Context, prompt: &[Block], name:
 /// what it is told.
 pub fn opening(spec: &RunSpec, context: &Context, said: Said, left: &[OpenCall]) -> Vec<Event> {
     let is_left = |call: &CallId, _| left.iter().any(|open| open.id == *call);
-    let mut events = closing(context, is_left, |_| false);
+    let mut events = closing(context, is_left, |_| false, |_| None);
     events.push(Event::RunStarted { spec: Box::new(spec.clone()) });
     if let Some(entry) = said.entry {
         enter(entry, context, &mut events);
@@ -550,7 +552,12 @@ async fn end(
     let mut events = spending::charged(living, progress);
     let mut totals = std::mem::take(&mut progress.totals);
     let is_left = |_: &CallId, begun: bool| outcome.leaves_question() && !begun;
-    events.extend(closing(&progress.context, is_left, |call| living.ports.desk.has_begun(call)));
+    let cut_off = |call: &CallId| {
+        let printed = living.ports.desk.cut_off(call)?;
+        Some(call::clean(&living.ports.equipment.redact, stopped(&printed.shown())))
+    };
+    let has_begun = |call: &CallId| living.ports.desk.has_begun(call);
+    events.extend(closing(&progress.context, is_left, has_begun, cut_off));
     let note = match &outcome {
         Outcome::Killed { by } if by == BY_INTERRUPT => Some(REPLY_INTERRUPTED),
         Outcome::Killed { by } if by == BY_END => Some(REPLY_CLOSED),
@@ -595,6 +602,7 @@ fn closing(
     context: &Context,
     is_left: impl Fn(&CallId, bool) -> bool,
     has_begun: impl Fn(&CallId) -> bool,
+    cut_off: impl Fn(&CallId) -> Option<ToolOutput>,
 ) -> Vec<Event> {
     let known = |(call, started): (CallId, bool)| {
         let started = started || has_begun(&call);
@@ -603,15 +611,19 @@ fn closing(
     let close = |(call, started): (CallId, bool)| Event::CallEnded {
         line: new_line(),
         parent: context.call_line(&call),
+        output: Box::new(match cut_off(&call) {
+            Some(output) => output,
+            None if started => ToolOutput::error(format!("{CUT_OFF} {LOOK_FIRST}")),
+            None => ToolOutput::error(NOT_BEGUN),
+        }),
         call,
         tool: String::new(),
-        output: Box::new(ToolOutput::error(if started { OUTCOME_UNKNOWN } else { NOT_BEGUN })),
         duration_ms: 0,
     };
     let open = context.unanswered().into_iter();
     open.map(known).filter(|(call, started)| !is_left(call, *started)).map(close).collect()
 }
 
-const OUTCOME_UNKNOWN: &str = "Interrupted: this call was begun and its end was not seen, so its outcome is \
-    unknown. Look at what it may have done before doing it again.";
+/// What the model is told besides, who may try it again.
+const LOOK_FIRST: &str = "Look at what it may have done before doing it again.";
 const NOT_BEGUN: &str = "Interrupted: this call was not begun.";

@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use crate::{Delivery, Todo, ToolContent};
 
+/// What is said of a call that was begun and whose end was not seen.
+pub const CUT_OFF: &str = "Interrupted before it finished; it may have partly run.";
+
 /// The result of one call. A failed tool is still an output: the model reads it and tries something else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolOutput {

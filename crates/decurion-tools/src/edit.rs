@@ -72,6 +72,13 @@ impl Tool for Edit {
         Ok(Intent::titled(paths::title(NAME, paths::shown(&path, around))).touching(path, Access::Write))
     }
 
+    fn check<'a>(&'a self, cx: &'a ToolContext, input: &'a Value) -> BoxFuture<'a, Option<ToolOutput>> {
+        Box::pin(async move {
+            let (input, path) = self.parse(input, &cx.around).ok()?;
+            files::checking(cx, move |access| Planned::of(access, &path, &input).map(drop)).await
+        })
+    }
+
     fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput> {
         Box::pin(async move {
             match self.parse(&input, &cx.around) {
@@ -83,32 +90,8 @@ impl Tool for Edit {
 }
 
 fn edit(access: &FileAccess, lexical: &Utf8Path, input: &Input) -> Result<ToolOutput, FileError> {
-    let target = Target::open(access, lexical)?;
+    let Planned { target, existing, original, content, done } = Planned::of(access, lexical, input)?;
     let path = target.path.clone();
-    let existing = target.existing(access.limits.edit_bytes)?;
-    let shown = paths::shown(lexical, &access.around);
-    let (original, content, text) = match &existing {
-        None if input.old_string.is_empty() => {
-            (Cow::Borrowed(""), input.new_string.clone(), format!("Created {shown}."))
-        }
-        None => return Err(FileError::NotFound(lexical.to_owned())),
-        Some(_) if input.old_string.is_empty() => {
-            return Err(FileError::Usage(format!(
-                "`old_string` is empty, which makes a new file, but the file exists: {shown}"
-            )));
-        }
-        Some(existing) => {
-            target.require_fresh(access, existing)?;
-            let original = text_of(existing, shown)?;
-            let (content, count) = replaced(original, input).map_err(|fault| fault.explained(shown))?;
-            let places = if count == 1 { String::new() } else { format!(" in {count} places") };
-            (Cow::Borrowed(original), content, format!("Edited {shown}{places}."))
-        }
-    };
-    if content.len() as u64 > access.limits.edit_bytes {
-        let (size, limit) = (content.len() as u64, access.limits.edit_bytes);
-        return Err(FileError::TooLarge { path: lexical.to_owned(), size, limit });
-    }
     let hash = target.write(access, content.as_bytes(), existing.as_ref())?;
     let structured = json!({
         "filePath": lexical, "oldString": input.old_string, "newString": input.new_string,
@@ -116,7 +99,49 @@ fn edit(access: &FileAccess, lexical: &Utf8Path, input: &Input) -> Result<ToolOu
         "structuredPatch": structured_patch(&original, &content),
         "userModified": false, "replaceAll": input.replace_all,
     });
-    Ok(ToolOutput::text(text).with_structured(structured).with_effect(saw(&path, hash)))
+    Ok(ToolOutput::text(done).with_structured(structured).with_effect(saw(&path, hash)))
+}
+
+/// An edit that fits the file as it is now.
+struct Planned {
+    target: Target,
+    existing: Option<Existing>,
+    original: String,
+    /// What the file is to hold.
+    content: String,
+    /// What is said once it does.
+    done: String,
+}
+
+impl Planned {
+    fn of(access: &FileAccess, lexical: &Utf8Path, input: &Input) -> Result<Self, FileError> {
+        let target = Target::open(access, lexical)?;
+        let existing = target.existing(access.limits.edit_bytes)?;
+        let shown = paths::shown(lexical, &access.around);
+        let (original, content, done) = match &existing {
+            None if input.old_string.is_empty() => {
+                (String::new(), input.new_string.clone(), format!("Created {shown}."))
+            }
+            None => return Err(FileError::NotFound(lexical.to_owned())),
+            Some(_) if input.old_string.is_empty() => {
+                return Err(FileError::Usage(format!(
+                    "`old_string` is empty, which makes a new file, but the file exists: {shown}"
+                )));
+            }
+            Some(existing) => {
+                target.require_fresh(access, existing)?;
+                let original = text_of(existing, shown)?;
+                let (content, count) = replaced(original, input).map_err(|fault| fault.explained(shown))?;
+                let places = if count == 1 { String::new() } else { format!(" in {count} places") };
+                (original.to_owned(), content, format!("Edited {shown}{places}."))
+            }
+        };
+        if content.len() as u64 > access.limits.edit_bytes {
+            let (size, limit) = (content.len() as u64, access.limits.edit_bytes);
+            return Err(FileError::TooLarge { path: lexical.to_owned(), size, limit });
+        }
+        Ok(Self { target, existing, original, content, done })
+    }
 }
 
 fn text_of<'a>(existing: &'a Existing, shown: &str) -> Result<&'a str, FileError> {

@@ -74,6 +74,16 @@ where
         .unwrap_or_else(crashed)
 }
 
+/// Looks on a blocking thread whether work that changes files could be done; gives what its call is answered if not.
+pub(crate) async fn checking<F>(cx: &ToolContext, look: F) -> Option<ToolOutput>
+where
+    F: FnOnce(&FileAccess) -> Result<(), FileError> + Send + 'static,
+{
+    let access = FileAccess::of(cx);
+    // A check that breaks says nothing: the work itself will.
+    tokio::task::spawn_blocking(move || look(&access).err().map(ToolOutput::from)).await.ok().flatten()
+}
+
 #[allow(clippy::needless_pass_by_value)]
 fn crashed(error: tokio::task::JoinError) -> ToolOutput {
     ToolOutput::error(format!("the tool failed by a fault of its own: {error}"))

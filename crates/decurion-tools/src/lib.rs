@@ -38,6 +38,7 @@ pub mod notebook_edit;
 pub mod oauth;
 mod patch;
 pub mod paths;
+mod printed;
 pub use decurion_egress::reach;
 pub mod read;
 pub mod restore;
@@ -51,6 +52,7 @@ pub mod write;
 pub use files::open_ordinary;
 pub use files_seen::FilesSeen;
 pub use http::Http;
+pub use printed::Printed;
 pub use search::trap_in;
 pub use set::{ToolSet, builtin, builtin_with};
 
@@ -80,6 +82,12 @@ pub trait Tool: Send + Sync {
     /// What this input would touch. Pure: no I/O, so permission, scheduling and display agree on it. An
     /// input that [`Tool::run`] would refuse as malformed is refused here in the same words.
     fn intent(&self, input: &Value, around: &Surroundings) -> Result<Intent, InputError>;
+
+    /// The answer of a call that cannot work as things are now, such as an edit of a text that is not there: nobody has to be
+    /// asked about it. Looks and changes nothing. What it finds may be otherwise when the tool runs, which looks again.
+    fn check<'a>(&'a self, _cx: &'a ToolContext, _input: &'a Value) -> BoxFuture<'a, Option<ToolOutput>> {
+        Box::pin(std::future::ready(None))
+    }
 
     /// Does it. A failed tool is still an output: the model reads it and tries something else. Must return
     /// soon after `cx.cancel` fires, and must leave nothing half-written when it is dropped instead.
@@ -122,6 +130,8 @@ pub struct ToolContext {
     pub processes: Option<decurion_exec::Guard>,
     /// What a command started for this call may do; none for all that this process may.
     pub sandbox: Option<Arc<decurion_exec::Sandbox>>,
+    /// What a command of this call has printed so far.
+    pub printed: Arc<Printed>,
     /// Held for as long as a command of this call runs.
     pub held: Option<Arc<dyn Any + Send + Sync>>,
     /// The whole environment of a process started for this call.

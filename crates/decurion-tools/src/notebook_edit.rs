@@ -7,7 +7,7 @@ use decurion_protocol::{Access, Intent, ToolOutput};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::files::{self, FileAccess, FileError, Target, random_name};
+use crate::files::{self, Existing, FileAccess, FileError, Target, random_name};
 use crate::files_seen::saw;
 use crate::{InputError, Surroundings, Tool, ToolContext, ToolSpec, notebook, paths, typed};
 
@@ -84,6 +84,13 @@ impl Tool for NotebookEdit {
         Ok(Intent::titled(paths::title("Edit", paths::shown(&path, around))).touching(path, Access::Write))
     }
 
+    fn check<'a>(&'a self, cx: &'a ToolContext, input: &'a Value) -> BoxFuture<'a, Option<ToolOutput>> {
+        Box::pin(async move {
+            let (input, path) = self.parse(input, &cx.around).ok()?;
+            files::checking(cx, move |access| changed(access, &path, &input).map(drop)).await
+        })
+    }
+
     fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput> {
         Box::pin(async move {
             match self.parse(&input, &cx.around) {
@@ -94,14 +101,24 @@ impl Tool for NotebookEdit {
     }
 }
 
-fn edit(access: &FileAccess, lexical: &Utf8Path, input: &Input) -> Result<ToolOutput, FileError> {
+/// The notebook as it is to be, which file it is in, and what was changed.
+fn changed(
+    access: &FileAccess,
+    lexical: &Utf8Path,
+    input: &Input,
+) -> Result<(Target, Existing, Value, Change), FileError> {
     let target = Target::open(access, lexical)?;
-    let path = target.path.clone();
     let existing =
         target.existing(access.limits.edit_bytes)?.ok_or_else(|| FileError::NotFound(lexical.to_owned()))?;
     target.require_fresh(access, &existing)?;
     let mut parsed = notebook::parse(&existing.content).map_err(FileError::Said)?;
     let change = apply(&mut parsed, input)?;
+    Ok((target, existing, parsed, change))
+}
+
+fn edit(access: &FileAccess, lexical: &Utf8Path, input: &Input) -> Result<ToolOutput, FileError> {
+    let (target, existing, parsed, change) = changed(access, lexical, input)?;
+    let path = target.path.clone();
     let content = written(&parsed, &existing.content)?;
     let hash = target.write(access, &content, Some(&existing))?;
     let shown = paths::shown(lexical, &access.around);

@@ -23,7 +23,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::{
-    InputError, Surroundings, Tool, ToolContext, ToolLimits, ToolSpec, bash, cargo_home, paths, typed,
+    InputError, Printed, Surroundings, Tool, ToolContext, ToolLimits, ToolSpec, bash, cargo_home, paths,
+    typed,
 };
 
 const NAME: &str = "Bash";
@@ -39,6 +40,9 @@ const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// What the description says about the background.
 const IN_BACKGROUND: &str = ": with `run_in_background` the command goes on while you work, its output goes to a \
     file, and you are told when it ends.";
+/// What a model reads first of a command that was stopped with its turn.
+const STOPPED: &str =
+    "Interrupted: the command was stopped before it ended and may have done part of its work. ";
 /// What a model reads of a command that succeeds and prints nothing.
 pub const NO_OUTPUT: &str = "(no output)";
 
@@ -300,6 +304,17 @@ fn time_limit(limits: &ToolLimits, asked: Option<f64>) -> Duration {
     asked.unwrap_or(limits.bash_default_timeout).min(most)
 }
 
+/// The answer of a command that was stopped with its turn, as far as its output came.
+pub fn stopped(output: &str) -> ToolOutput {
+    let text = if output.is_empty() {
+        format!("{STOPPED}It had printed nothing.")
+    } else {
+        format!("{STOPPED}Its output so far:\n{output}")
+    };
+    let shown = Shown { text: output.to_owned(), file: None };
+    ToolOutput::error(text).with_structured(structured(&shown, true))
+}
+
 /// How a command ended, and whether we made it.
 struct Ending {
     exit: Exit,
@@ -332,7 +347,7 @@ async fn exit_of(
     limit: Duration,
 ) -> (Exit, Option<Stopped>) {
     let stopper = process.stopper();
-    let mut progress = Progress { lines: &cx.progress, last: Instant::now() };
+    let mut progress = Progress { lines: &cx.progress, printed: &cx.printed, last: Instant::now() };
     let mut collecting = pin!(process.collect(capture, None, |piece| progress.see(piece)));
     let stopped = tokio::select! {
         biased;
@@ -358,12 +373,14 @@ async fn time_is_up(mut detached: watch::Receiver<bool>, limit: Duration) {
 /// Shows the last line of the output now and then, when something comes.
 struct Progress<'a> {
     lines: &'a mpsc::Sender<String>,
+    printed: &'a Printed,
     /// When the command began, then when a line was shown last.
     last: Instant,
 }
 
 impl Progress<'_> {
     fn see(&mut self, piece: &[u8]) {
+        self.printed.add(piece);
         if self.last.elapsed() < PROGRESS_EVERY {
             return;
         }
@@ -607,7 +624,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn progress_is_the_last_line_now_and_then() {
         let (sender, mut lines) = mpsc::channel(2);
-        let mut progress = Progress { lines: &sender, last: Instant::now() };
+        let mut progress = Progress { lines: &sender, printed: &Printed::default(), last: Instant::now() };
         let mut see = async |after: u64, piece: &[u8]| {
             tokio::time::advance(Duration::from_millis(after)).await;
             progress.see(piece);

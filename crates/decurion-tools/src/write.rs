@@ -7,7 +7,7 @@ use decurion_protocol::{Access, Intent, ToolOutput};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::files::{self, FileAccess, FileError, Target};
+use crate::files::{self, Existing, FileAccess, FileError, Target};
 use crate::files_seen::saw;
 use crate::patch::structured_patch;
 use crate::{InputError, Surroundings, Tool, ToolContext, ToolSpec, paths, typed};
@@ -59,6 +59,17 @@ impl Tool for Write {
         Ok(Intent::titled(paths::title(NAME, paths::shown(&path, around))).touching(path, Access::Write))
     }
 
+    fn check<'a>(&'a self, cx: &'a ToolContext, input: &'a Value) -> BoxFuture<'a, Option<ToolOutput>> {
+        Box::pin(async move {
+            let (input, path) = self.parse(input, &cx.around).ok()?;
+            // A folder that stands in for a file gives way to it.
+            if decurion_exec::placeholder::is_placeholder(path.as_std_path()) {
+                return None;
+            }
+            files::checking(cx, move |access| found(access, &path, &input.content).map(drop)).await
+        })
+    }
+
     fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput> {
         Box::pin(async move {
             match self.parse(&input, &cx.around) {
@@ -71,19 +82,29 @@ impl Tool for Write {
     }
 }
 
-fn write(access: &FileAccess, lexical: &Utf8Path, content: &str) -> Result<ToolOutput, FileError> {
+/// Where this content may be written, and what is there now.
+fn found(
+    access: &FileAccess,
+    lexical: &Utf8Path,
+    content: &str,
+) -> Result<(Target, Option<Existing>), FileError> {
     let limit = access.limits.edit_bytes;
     if content.len() as u64 > limit {
         let size = content.len() as u64;
         return Err(FileError::TooLarge { path: lexical.to_owned(), size, limit });
     }
-    decurion_exec::placeholder::give_way(lexical.as_std_path());
     let target = Target::open(access, lexical)?;
-    let path = target.path.clone();
     let existing = target.existing(limit)?;
     if let Some(existing) = &existing {
         target.require_fresh(access, existing)?;
     }
+    Ok((target, existing))
+}
+
+fn write(access: &FileAccess, lexical: &Utf8Path, content: &str) -> Result<ToolOutput, FileError> {
+    decurion_exec::placeholder::give_way(lexical.as_std_path());
+    let (target, existing) = found(access, lexical, content)?;
+    let path = target.path.clone();
     let hash = target.write(access, content.as_bytes(), existing.as_ref())?;
     let shown = paths::shown(lexical, &access.around);
     let (kind, text, patch, original) = match existing {

@@ -164,7 +164,7 @@ async fn widened(
         Why { asked_by: AskedBy::Other, blocked: None, once: true, shows: Vec::new() },
     )
     .await?;
-    audit::record(bench, &work.call.id, &work.call.name, &leave.seen, permit.decided()).await?;
+    permit.record(bench, &work.call.id, &work.call.name, &leave.seen).await?;
     let unchanged = |input: &Option<Value>| {
         input.as_ref().is_none_or(|input| *input == work.input || *input == ready.call.input)
     };
@@ -182,7 +182,7 @@ async fn widened(
             return Ok(output);
         }
         // What a person would rather have run is another call, which the model may make.
-        Permit::Granted { .. } => refusal.explain(&mut output, None),
+        Permit::Granted { .. } | Permit::Answered(_) => refusal.explain(&mut output, None),
         Permit::Refused { decision, .. } => refusal.explain(&mut output, Some(&decision.reason)),
     }
     Ok(output)

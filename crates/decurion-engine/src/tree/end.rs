@@ -438,6 +438,8 @@ impl Owner {
             self.open_shell(&shell.desk.who, record, shell.cancel.clone()).await?;
             count += 1;
         }
+        // Those that are shown already and start in a moment.
+        count += self.tree.shells.send_behind(|agent, call| wanted(agent, "", Some(call.as_str())));
         if count == 0 {
             let what = target.map_or_else(
                 || "nothing is waited for".to_owned(),

@@ -132,6 +132,7 @@ impl Owner {
             processes: equipment.processes.clone(),
             // A person runs what he types as in any other terminal.
             sandbox: None,
+            printed: Arc::default(),
             held: None,
             environment: call::environment(&equipment.environment, self.session.worktree.as_ref()),
             limits: Arc::clone(&equipment.limits),

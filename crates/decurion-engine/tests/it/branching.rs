@@ -197,9 +197,9 @@ async fn from_a_call_in_the_middle_of_a_reply() {
         user: look
         assistant: I look.
         assistant: calls {"text":"left"}
-        user: gets "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at 
+        user: gets "Interrupted before it finished; it may have partly run. Look at what it may have done before d
         user: again
-        note context < prompt count < model one < prompt look < model I look. < call left < result Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again. < prompt again < model heard
+        note context < prompt count < model one < prompt look < model I look. < call left < result Interrupted before it finished; it may have partly run. Look at what it may have done before doing it again. < prompt again < model heard
     "#]]).await;
 }
 
@@ -215,9 +215,9 @@ async fn from_a_result_before_another() {
         assistant: calls {"text":"left"}
         assistant: calls {"text":"right"}
         user: gets "left"
-        user: gets "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at 
+        user: gets "Interrupted before it finished; it may have partly run. Look at what it may have done before d
         user: again
-        note context < prompt count < model one < prompt look < model I look. < call left < call right < result Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again. < prompt again < model heard
+        note context < prompt count < model one < prompt look < model I look. < call left < call right < result Interrupted before it finished; it may have partly run. Look at what it may have done before doing it again. < prompt again < model heard
     "#]]).await;
 }
 
@@ -266,9 +266,9 @@ async fn twice_and_what_was_dropped_stays_dropped() {
         user: look
         assistant: I look.
         assistant: calls {"text":"left"}
-        user: gets "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at 
+        user: gets "Interrupted before it finished; it may have partly run. Look at what it may have done before d
         user: again
-        note context < prompt count < model one < prompt look < model I look. < call left < result Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again. < prompt again < model heard
+        note context < prompt count < model one < prompt look < model I look. < call left < result Interrupted before it finished; it may have partly run. Look at what it may have done before doing it again. < prompt again < model heard
     "#]]).await;
     let before = stage.recorded(session);
     let error = stage.engine().open(resume(&stage, session, at(dropped))).await.unwrap_err();
@@ -310,9 +310,9 @@ async fn a_fork_holds_what_the_first_held_up_to_there() {
         user: look
         assistant: I look.
         assistant: calls {"text":"left"}
-        user: gets "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at 
+        user: gets "Interrupted before it finished; it may have partly run. Look at what it may have done before d
         user: again
-        note context < prompt count < model one < prompt look < model I look. < call left < result Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again. < prompt again < model heard
+        note context < prompt count < model one < prompt look < model I look. < call left < result Interrupted before it finished; it may have partly run. Look at what it may have done before doing it again. < prompt again < model heard
     "#]].assert_eq(&text);
     assert_eq!(stage.recorded(session), before, "the first is as it was");
     let words: Vec<String> =
@@ -443,9 +443,10 @@ async fn an_interrupt_brings_nothing_back() {
         assistant: one
         user: wait
         assistant: calls {"text":"hang"}
-        user: gets "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at 
+        user: gets "Interrupted before it finished; it may have partly run. Look at what it may have done before d
         user: go on
-    "#]].assert_eq(&shown(&stage));
+    "#]]
+    .assert_eq(&shown(&stage));
 }
 
 /// A fork sees its parent's conversation as it was when it was begun, also where a later process takes it up.

@@ -325,12 +325,12 @@ when
             runs
         [{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"allow","destination":"session"}]
             asked about 1
-            what may be done was changed: Poke is now allowed
+            Permissions changed: Poke is now allowed
             runs
             runs
         [{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"deny","destination":"session"}]
             asked about 1
-            what may be done was changed: Poke is now denied
+            Permissions changed: Poke is now denied
             runs
             refused: denied by Poke
         [{"type":"addRules","behavior":"deny","destination":"moon"}]
@@ -341,31 +341,31 @@ when
             refused: the hook [hook_0] gave no usable answer: it allows the call with less rights than now, and which was not understood; nobody can be asked in this session
         [{"type":"setMode","mode":"acceptEdits","destination":"localSettings"},{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"allow","destination":"session"}]
             asked about 1
-            what may be done was changed: the mode is acceptEdits; Poke is now allowed
+            Permissions changed: the mode is acceptEdits; Poke is now allowed
             mode acceptEdits
             a PermissionRequest hook: not obeyed: it holds for this session and is written into no settings: only what a person or a host answers is
             runs
             runs
         [{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"allow","destination":"session"}]
             asked about w1, r
-            what may be done was changed: Poke is now allowed for AGENT
+            Permissions changed: Poke is now allowed for AGENT
             runs
             runs
-            what may be done was changed: Poke is now allowed
+            Permissions changed: Poke is now allowed
             runs
         [{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"deny","destination":"session"}]
             asked about w1
-            what may be done was changed: Poke is now denied
+            Permissions changed: Poke is now denied
             runs
             refused: denied by Poke
             refused: denied by Poke
         [{"type":"setMode","mode":"bypassPermissions","destination":"session"},{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"allow","destination":"session"}]
             asked about w1, r
-            what may be done was changed: Poke is now allowed for AGENT
+            Permissions changed: Poke is now allowed for AGENT
             a PermissionRequest hook: not obeyed: what is answered for an agent's call without a person gives no rights to the whole session; a rule that allows something is the agent's
             runs
             runs
-            what may be done was changed: Poke is now allowed
+            Permissions changed: Poke is now allowed
             a PermissionRequest hook: not obeyed: the mode bypassPermissions is for sessions that were started for it; start this one with --allow-dangerously-skip-permissions (`allowDangerouslySkipPermissions`) to choose it later
             runs
     "#]].assert_eq(&table);

@@ -165,7 +165,7 @@ async fn a_report_that_an_interrupt_kept_from_its_call_is_told_and_wakes_nobody(
             #1 user   "look for it"
             #1 model  "found it"
             #1 end    completed "found it"
-        ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+        ✗      "Interrupted before it finished; it may have partly run. Look at what it may have done before doing it again."
         end    {"outcome":"killed","by":"an interrupt"}
         told   #1 completed "found it"
     "#]].assert_eq(&render(&playing.events));
@@ -260,9 +260,9 @@ when
             #2 ✗      "Permission denied: stop it"
             #2 ✗      "This call was not begun: a call before it was refused, and with that the turn was ended."
             #2 end    {"outcome":"killed","by":"the answer to a question"}
-        ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+        ✗      "Interrupted before it finished; it may have partly run. Look at what it may have done before doing it again."
         end    {"outcome":"killed","by":"the answer to a question"}
-            #1 ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+            #1 ✗      "Interrupted before it finished; it may have partly run. Look at what it may have done before doing it again."
             #1 end    {"outcome":"killed","by":"the answer to a question"}
         told   #1 killed "Agent \"outer\" was stopped by the answer to a question"
     "#]].assert_eq(&log);
@@ -303,7 +303,7 @@ when
             #2 refuse Skill: stop it
             #2 ✗      "Permission denied: stop it"
             #2 end    {"outcome":"killed","by":"the answer to a question"}
-            #1 ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+            #1 ✗      "Interrupted before it finished; it may have partly run. Look at what it may have done before doing it again."
             #1 end    {"outcome":"killed","by":"the answer to a question"}
         told   #1 killed "Agent \"outer\" was stopped by the answer to a question"
         model  "on"

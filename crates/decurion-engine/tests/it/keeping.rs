@@ -109,10 +109,10 @@ async fn a_persons_word_is_written_where_it_says() {
         UserSettings {"type":"set_mode","mode":"acceptEdits"}
         ProjectSettings {"type":"replace_rules","behavior":"deny","source":"projectSettings","rules":[{"tool":"WebFetch","source":"projectSettings"}]}
         UserSettings {"type":"remove_rules","behavior":"deny","rules":[{"tool":"Write","source":"userSettings"}]}
-        info: what may be done was changed: the mode is acceptEdits; /tmp can be used
+        info: Permissions changed: the mode is acceptEdits; /tmp can be used
         info: kept in /settings: Poke is now allowed (once it is trusted)
         info: kept in /settings: the mode is acceptEdits (once it is trusted)
-        info: what may be done was changed: only WebFetch is now denied; Write is no longer denied
+        info: Permissions changed: only WebFetch is now denied; Write is no longer denied
         info: kept in /settings: only WebFetch is now denied (once it is trusted)
         info: kept in /settings: Write is no longer denied (once it is trusted)
     "#]].assert_eq(&format!(
@@ -155,7 +155,7 @@ async fn a_hook_writes_no_settings() {
     until(&mut link, |event, _| matches!(event, Event::RunEnded { .. }).then_some(())).await;
     assert_eq!(*notebook.kept.lock().unwrap(), Vec::<String>::new());
     expect![[r"
-        info: what may be done was changed: Poke is now allowed
+        info: Permissions changed: Poke is now allowed
         warning: a PermissionRequest hook: not obeyed: it holds for this session and is written into no settings: only what a person or a host answers is"]].assert_eq(&notices(&stage, &link).join("\n"));
 }
 

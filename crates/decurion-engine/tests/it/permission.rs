@@ -559,7 +559,7 @@ fn a_rule_for_a_program_says_which_rule_is_missing_for_its_files() {
         let decision = decided(&row).unwrap();
         format!("{:?}: {}", decision.verdict, decision.reason)
     };
-    expect!["Ask: it writes: /w/zz; `Bash(touch:*)` allows the program, not the file it writes: add `Edit`, or `Write(zz)`"].assert_eq(&reason("touch zz", &["Bash(touch:*)"]));
+    expect!["Ask: it modifies a file: /w/zz; `Bash(touch:*)` allows the program, not the file it writes: add `Edit`, or `Write(zz)`"].assert_eq(&reason("touch zz", &["Bash(touch:*)"]));
     expect!["Ask: it writes outside the working directory: /other/zz; `Bash(touch:*)` allows the program, not the file it writes: add `Write(//other/zz)`"].assert_eq(&reason("touch /other/zz", &["Bash(touch:*)"]));
     expect!["Ask: it writes to a protected path: /w/.git/hooks/b/a; `Bash(cp:*)` allows the program, not the file it writes: add `Write(.git/hooks/b/a)`"].assert_eq(&reason("cp a .git/hooks/b", &["Bash(cp:*)"]));
     // What it says to add is enough.

@@ -194,7 +194,7 @@ async fn a_change_is_on_record_before_its_answer() {
     let answered = record.iter().position(|one| matches!(one.event, Event::Answered { .. })).unwrap();
     let lines = record[asked + 1..answered].iter().map(|one| serde_json::to_string(&one.event).unwrap());
     expect![[r#"
-        {"type":"notice","level":"info","text":"what may be done was changed: Write(/etc/**) is now denied; the mode is acceptEdits"}
+        {"type":"notice","level":"info","text":"Permissions changed: Write(/etc/**) is now denied; the mode is acceptEdits"}
         {"type":"mode_changed","mode":"acceptEdits"}
         {"type":"rights_changed","updates":[{"type":"add_rules","behavior":"allow","rules":[{"tool":"Poke","source":"session"}]},{"type":"add_rules","behavior":"deny","rules":[{"tool":"Write","specifier":"/etc/**","source":"session"}]}]}"#]].assert_eq(&lines.collect::<Vec<_>>().join("\n"));
 }

@@ -131,7 +131,7 @@ when turn=2
         model  calls Poke {"text":"hang"}
         model  calls Poke {"text":"never"}
         start  Poke (Poke)
-        ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+        ✗      "Interrupted before it finished; it may have partly run. Look at what it may have done before doing it again."
         ✗      "Interrupted: this call was not begun."
         end    {"outcome":"killed","by":"an interrupt"}
         user   "hello?"
@@ -259,7 +259,7 @@ async fn a_prompt_that_was_never_answered_is_sent_again() {
     expect![[r#"
         after message: begun 1, Some("x"); 2 requests; Completed { report: "done", limit: None }
         after message: begun 1, Some("x"); 1 requests; Completed { report: "done", limit: None }
-        after call_started: begun 1, Some("Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."); 1 requests; Completed { report: "done", limit: None }
+        after call_started: begun 1, Some("Interrupted before it finished; it may have partly run. Look at what it may have done before doing it again."); 1 requests; Completed { report: "done", limit: None }
         after call_ended: begun 1, Some("x"); 1 requests; Completed { report: "done", limit: None }
         after message: begun 1, Some("x"); 0 requests; Completed { report: "done", limit: None }
         after run_ended: begun 1, Some("x"); 0 requests; Some(Refused { reason: "a message with this id was taken already: 00000000-0000-0000-0000-000000000007" })

@@ -131,6 +131,7 @@ impl House {
             rules: Arc::new(NoRules),
             processes: None,
             sandbox: None,
+            printed: Arc::default(),
             held: None,
             environment: Arc::from([]),
             limits: Arc::new(ToolLimits::default()),

@@ -237,7 +237,7 @@ pub(crate) fn judge(arguments: &[Field]) -> Call {
             second(subcommand, arguments)
         }
         "symbolic-ref" => symbolic_ref(arguments),
-        _ => Call::other(format!("`git {subcommand}` is not known to only read")),
+        _ => Call::other(format!("`git {subcommand}` may modify the repository")),
     }
 }
 

@@ -87,6 +87,7 @@ impl Stage {
             rules: Arc::clone(&self.rules),
             processes: None,
             sandbox: None,
+            printed: Arc::default(),
             held: None,
             environment: Arc::from([]),
             limits: Arc::new(self.limits.clone()),

@@ -76,9 +76,39 @@ fn a_question_that_is_interrupted_goes_away_and_the_next_is_answered() {
 fn escape_refuses_and_gives_the_prompt_back() {
     let terminal = asked();
     terminal.keys("Escape");
-    terminal.wait_for("stopped by the answer to a question");
+    terminal.wait_for("Declined; stopped.");
     assert!(!terminal.screen().contains("1.") && !made(&terminal), "{}", terminal.screen());
     assert_eq!(terminal.stand.model.requests().len(), 1, "the turn went on");
     terminal.say("what now");
     terminal.wait_for("It was refused");
+}
+
+/// The model hears what is wrong with its edit, and a person is asked about the one that fits.
+#[test]
+fn an_edit_that_cannot_work_is_not_asked_about() {
+    let edit = |old: &str| {
+        format!("{{\"file_path\": \"notes.txt\", \"old_string\": \"{old}\", \"new_string\": \"two\"}}")
+    };
+    let script = format!(
+        "when turn=1\n  call Edit {unread}\nwhen turn=2 result=/has not been read yet/\n  \
+         call Read {{\"file_path\": \"notes.txt\"}}\nwhen turn=3\n  call Edit {missing}\n\
+         when turn=4 result=/is not in the file/\n  call Edit {fits}\nwhen result=/Edited/\n  say \"Now it fits.\"\n\
+         when\n  say \"Something else.\"\n",
+        unread = edit("one"),
+        missing = edit("none"),
+        fits = edit("one"),
+    );
+    let stand = crate::stand::Stand::new(&script);
+    let notes = stand.home.work().join("notes.txt");
+    std::fs::write(&notes, "one\n").unwrap();
+    let terminal = Terminal::with(stand, &[], super::USUAL);
+    terminal.say("edit it");
+    let screen = terminal.wait_for("Edit notes.txt?");
+    for words in ["the file exists and has not been read yet", "`old_string` is not in the file"] {
+        assert!(screen.contains(words), "{words}: {screen}");
+    }
+    assert!(!screen.contains("tool_use_error"), "{screen}");
+    terminal.keys("1");
+    terminal.wait_for("Now it fits.");
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "two\n");
 }

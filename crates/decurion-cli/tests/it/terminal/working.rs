@@ -67,7 +67,7 @@ when
     terminal
         .wait_until("that it goes on", |screen| screen.contains("I begin") && screen.contains("Writing…"));
     terminal.keys("Escape");
-    terminal.wait_for("stopped by an interrupt");
+    terminal.wait_for("Interrupted.");
     terminal.say("again");
     terminal.wait_for("Here I am.");
     // What runs in the background went on all the time.
@@ -85,4 +85,29 @@ fn shift_tab_goes_through_the_modes() {
         terminal.keys("BTab");
         terminal.wait_for(mode);
     }
+}
+
+#[test]
+fn an_interrupted_command_keeps_what_it_had_printed() {
+    let script = "when text=/again/
+  say \"I know.\"
+when turn=1
+  call Bash {\"command\": \"for n in 1 2 3; do echo tick $n; done; touch $HOME/ticked; while :; do sleep 1; done\"}
+";
+    let terminal = Terminal::with(Stand::new(script), &["--dangerously-skip-permissions"], USUAL);
+    terminal.say("go");
+    let ticked = terminal.stand.home.home().join("ticked");
+    terminal.wait_that("its output", || ticked.exists());
+    terminal.keys("Escape");
+    terminal.wait_for("Interrupted.");
+    let screen = terminal.screen();
+    for words in ["└ interrupted", "tick 1", "tick 3"] {
+        assert!(screen.contains(words), "{words}: {screen}");
+    }
+    terminal.say("again");
+    terminal.wait_for("I know.");
+    let requests = terminal.stand.model.requests();
+    let heard = String::from_utf8_lossy(&requests.last().expect("no request").body).into_owned();
+    assert!(heard.contains("the command was stopped before it ended") && heard.contains("tick 3"), "{heard}");
+    assert_eq!(terminal.stand.model.problems(), Vec::<String>::new());
 }
