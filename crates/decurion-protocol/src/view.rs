@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 
 use crate::{
-    AgentId, Attention, CallId, Delta, Envelope, Event, Mode, Money, Outcome, Question, QuestionId,
-    SessionInfo, TaskId, TaskKind, TaskRecord, TaskState, Todo, Totals, Usage, WaitReason,
+    AgentId, Attention, CallId, Delta, Envelope, Event, Mode, Money, Origin, Outcome, Question, QuestionId,
+    SessionInfo, TaskId, TaskKind, TaskRecord, TaskState, Todo, TodoStatus, Totals, Usage, WaitReason,
 };
 
 /// How many calls of one agent are remembered as under way: more than it ever has.
@@ -37,6 +37,8 @@ pub struct SessionView {
     tasks: Vec<TaskView>,
     /// Where each task is in the list.
     places: HashMap<TaskId, usize>,
+    /// The first task of each kind and description, and how many there are of it.
+    alike: HashMap<(Option<String>, String), (usize, u32)>,
 }
 
 /// One task: an agent, a command, or work elsewhere.
@@ -48,6 +50,8 @@ pub struct TaskView {
     pub state: TaskState,
     /// What it does.
     pub worker: Worker,
+    /// Its number among tasks of the same kind and description; none while it is the only one.
+    pub twin: Option<u32>,
 }
 
 /// What somebody at work does and has used.
@@ -88,6 +92,8 @@ pub struct Worker {
     started: u32,
     /// What its runs that are over have cost.
     settled: Money,
+    /// Whether its last run came to its end.
+    is_done: bool,
 }
 
 /// What a reply that is coming is made of now.
@@ -116,8 +122,21 @@ pub enum Standing {
     Rests,
     /// Is over, and well.
     Done,
+    /// Was ended by somebody before it was done.
+    Stopped,
     /// Is over, and not well.
     Failed,
+}
+
+impl Standing {
+    /// Of somebody whose work ended like this.
+    pub fn after(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Completed { .. } => Self::Done,
+            Outcome::Killed { .. } => Self::Stopped,
+            _ => Self::Failed,
+        }
+    }
 }
 
 /// How many stand how.
@@ -265,8 +284,21 @@ impl SessionView {
             (view.worker.began, view.worker.ended) = (Some(at), None);
             return;
         }
+        let twin = self.twin_of(record);
         self.places.insert(record.task.clone(), self.tasks.len());
-        self.tasks.push(TaskView { record: record.clone(), state, worker: began });
+        self.tasks.push(TaskView { record: record.clone(), state, worker: began, twin });
+    }
+
+    /// The number of a new task among those that look like it. The first of them gets its own with the second.
+    fn twin_of(&mut self, record: &TaskRecord) -> Option<u32> {
+        let looks = (record.agent_type.clone(), record.description.clone());
+        let (first, count) = self.alike.entry(looks).or_insert((self.tasks.len(), 0));
+        *count += 1;
+        if *count == 1 {
+            return None;
+        }
+        self.tasks[*first].twin = Some(1);
+        Some(*count)
     }
 
     fn change(&mut self, task: &TaskId, state: &TaskState, at: Timestamp) {
@@ -303,7 +335,7 @@ impl SessionView {
                 Standing::Works => counts.working += 1,
                 Standing::Waits | Standing::Held => counts.waiting += 1,
                 Standing::Asks => counts.asking += 1,
-                Standing::Done | Standing::Failed => counts.over += 1,
+                Standing::Done | Standing::Stopped | Standing::Failed => counts.over += 1,
                 Standing::Rests => {}
             }
         }
@@ -331,6 +363,11 @@ impl SessionView {
         self.tasks.iter().any(|task| task.state.attention().is_some())
     }
 
+    /// Whether somebody works or asks, as far as that can be told from what is on record.
+    pub fn is_working(&self) -> bool {
+        self.root.is_running() || self.has_work() || !self.questions.is_empty()
+    }
+
     /// Whether nobody works, nothing waits for its turn and nobody waits for a person.
     pub fn is_over(&self) -> bool {
         // A run that is over is not enough, nor is one that has not begun: the next may be about to.
@@ -340,6 +377,30 @@ impl SessionView {
     /// The tasks that go on by themselves.
     pub fn background(&self) -> impl Iterator<Item = &TaskView> {
         self.tasks.iter().filter(|task| task.state.attention() == Some(Attention::Background))
+    }
+
+    /// The tree with those that are over behind all others.
+    pub fn ordered(&self) -> Ordered<'_> {
+        let mut ordered = Ordered::default();
+        // The depths of those that a row stands below, with what they are in the whole tree.
+        let mut above: Vec<usize> = Vec::new();
+        for (depth, task) in self.rows() {
+            if task.state.is_ended() {
+                ordered.over.push(task);
+                continue;
+            }
+            while above.last().is_some_and(|last| *last >= depth) {
+                above.pop();
+            }
+            ordered.live.push((above.len(), task));
+            above.push(depth);
+        }
+        let place = |task: &&TaskView| {
+            let failed = task.standing() == Standing::Failed;
+            (!failed, std::cmp::Reverse(task.worker.ended))
+        };
+        ordered.over.sort_by_key(place);
+        ordered
     }
 
     /// The tree as rows: each task below the one that began it, in the order of their beginning, with its depth from 0.
@@ -375,6 +436,22 @@ impl SessionView {
     }
 }
 
+/// The tree as a person looks through it: who still does something, and who does not any more.
+#[derive(Clone, Debug, Default)]
+pub struct Ordered<'a> {
+    /// Tasks that are not over, each below the nearest of these that began it, with its depth from 0.
+    pub live: Vec<(usize, &'a TaskView)>,
+    /// Tasks that are over: those that failed first, and of each the last to end first.
+    pub over: Vec<&'a TaskView>,
+}
+
+impl<'a> Ordered<'a> {
+    /// All of them, as they stand one below the other.
+    pub fn all(&self) -> impl Iterator<Item = &'a TaskView> + '_ {
+        self.live.iter().map(|(_, task)| *task).chain(self.over.iter().copied())
+    }
+}
+
 impl TaskView {
     /// Whether it is an agent.
     pub fn is_agent(&self) -> bool {
@@ -384,8 +461,7 @@ impl TaskView {
     /// Where it stands.
     pub fn standing(&self) -> Standing {
         match &self.state {
-            TaskState::Ended(Outcome::Completed { .. }) => Standing::Done,
-            TaskState::Ended(_) => Standing::Failed,
+            TaskState::Ended(outcome) => Standing::after(outcome),
             _ if self.worker.asks > 0 => Standing::Asks,
             TaskState::Paused { .. } => Standing::Held,
             TaskState::Pending | TaskState::Queued { .. } | TaskState::Waiting { .. } => Standing::Waits,
@@ -397,6 +473,11 @@ impl TaskView {
 }
 
 impl Worker {
+    /// Whether it has begun to work and not ended.
+    pub fn is_running(&self) -> bool {
+        self.began.is_some() && self.ended.is_none()
+    }
+
     fn take(&mut self, event: &Event, at: Timestamp) {
         if is_sign_of_life(event) {
             self.heard = Some(at);
@@ -414,6 +495,9 @@ impl Worker {
                 self.worktree = worktree.as_ref().map(|worktree| worktree.branch.clone());
             }
             Event::Message { meta, .. } => {
+                if meta.origin == Origin::Prompt {
+                    self.next_prompt();
+                }
                 (self.writes, self.coming) = (None, 0);
                 self.charge(meta.cost, meta.usage.as_ref());
                 self.written += meta.usage.as_ref().map_or(0, |usage| usage.output_tokens);
@@ -441,8 +525,19 @@ impl Worker {
             }
             Event::Delta { delta } => self.write(delta),
             Event::Waiting { reason } => self.waits.clone_from(reason),
-            Event::RunEnded { totals, .. } => self.end_run(totals, at),
+            Event::RunEnded { totals, outcome } => {
+                self.is_done = matches!(outcome, Outcome::Completed { .. });
+                self.end_run(totals, at);
+            }
             _ => {}
+        }
+    }
+
+    /// A person asks for something else: the steps of what is done are not those of that.
+    fn next_prompt(&mut self) {
+        let are_done = self.todos.iter().all(|todo| todo.status == TodoStatus::Completed);
+        if std::mem::take(&mut self.is_done) || are_done {
+            self.todos.clear();
         }
     }
 

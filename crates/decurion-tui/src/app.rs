@@ -253,7 +253,7 @@ impl App {
 
     /// Whether the session's own agent works.
     fn is_busy(&self) -> bool {
-        self.view.at_work && self.view.root.began.is_some() && self.view.root.ended.is_none()
+        self.view.at_work && self.view.root.is_running()
     }
 
     /// Takes what is on record, in order, before anything is shown. Of a session that is live elsewhere, whoever worked
@@ -262,7 +262,10 @@ impl App {
         for envelope in past {
             self.take(envelope);
         }
-        if !self.known.attached() {
+        if self.known.attached() {
+            // Whether somebody works is on no record; what tells it may be long ago.
+            self.view.at_work |= self.view.root.is_running();
+        } else {
             self.view.settle();
         }
         self.follow_questions();

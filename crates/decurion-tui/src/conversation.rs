@@ -3,25 +3,23 @@
 
 use std::collections::VecDeque;
 
+use decurion_protocol::choice::{self, EXIT_PLAN};
 use decurion_protocol::{
     AgentId, Block, CallId, Delta, Envelope, Event, Message, Origin, Outcome, Role, ShellLine, Todo,
-    ToolContent, ToolOutput,
+    ToolOutput,
 };
 use serde_json::Value;
 
-use crate::report::Finished;
-use crate::view::agents::{duration, tokens};
+use crate::report::{self, Finished};
 pub use crate::view::diff::{Change, Hunk};
 use crate::view::markdown::settled;
 
-/// The tool that runs commands.
-const SHELL_TOOL: &str = "Bash";
 /// The tool that starts agents.
 pub(crate) const AGENT: &str = "Agent";
 /// What the model is told of a call that a person declined without a word.
 pub(crate) const UNWANTED: &str = "The user does not want this call, and wants you to stop and wait.";
 /// The tool of a person who runs a command himself.
-const SHELL: &str = "!";
+pub(crate) const SHELL: &str = "!";
 /// How much of a call's output is kept to be looked at.
 const MOST_OUTPUT: usize = 16 << 10;
 /// What is said where parts of an answer were shown that do not follow each other.
@@ -45,6 +43,13 @@ pub enum Item {
     Thought(String),
     /// A call and what came of it.
     Call(Box<Called>),
+    /// A plan that a person has answered.
+    Plan {
+        /// In Markdown.
+        text: String,
+        /// Why it was rejected, which may be no words at all; none if it was agreed to.
+        rejected: Option<String>,
+    },
     /// A background agent or command that the model hears of now.
     Finished(Box<Finished>),
     /// What the runtime has to say.
@@ -83,6 +88,8 @@ pub struct Called {
     pub title: String,
     /// Whether it failed or was refused.
     pub failed: bool,
+    /// Whether it is a command that was interrupted, of which the last output matters.
+    pub interrupted: bool,
     /// What it gave back, or its beginning.
     pub output: String,
     /// How many lines that had.
@@ -110,6 +117,17 @@ pub struct Calling {
     pub progress: String,
 }
 
+/// A call that was refused.
+#[derive(Debug)]
+struct Refused {
+    call: CallId,
+    /// What it was about.
+    title: String,
+    /// The plan, if it was one.
+    plan: Option<String>,
+    reason: String,
+}
+
 /// One conversation: the root's, or an agent's.
 #[derive(Debug, Default)]
 pub struct Conversation {
@@ -126,8 +144,10 @@ pub struct Conversation {
     calling: Vec<Calling>,
     /// Calls that were asked about and not begun, and what they are about.
     asked: Vec<(CallId, String)>,
-    /// Calls that were refused and have no result yet, and what they were about.
-    refused: Vec<(CallId, String)>,
+    /// Calls that were refused and have no result yet.
+    refused: Vec<Refused>,
+    /// The calls of the last reply, and what they are about by their input.
+    wanted: Vec<(CallId, String)>,
     /// What went wrong, as it was told before the end that says it again.
     told: String,
     /// How many replies the run has so far: one that ends without any says itself why.
@@ -186,17 +206,18 @@ impl Conversation {
             }),
             Event::CallProgress { call, text } => self.progress(call, text),
             // Its result, which follows, says why.
-            Event::CallRefused { call, tool, input, .. } => {
+            Event::CallRefused { call, tool, input, decision, .. } => {
                 let asked = self.asked.iter().find(|(asked, _)| asked == call);
                 let title = asked.map_or_else(|| title_of(tool, input), |(_, title)| title.clone());
-                self.refused.push((call.clone(), title));
+                let plan = choice::plan(input).filter(|_| tool == EXIT_PLAN).map(str::to_owned);
+                let (call, reason) = (call.clone(), decision.reason.clone());
+                self.refused.push(Refused { call, title, plan, reason });
             }
             Event::Asked { question } if question.elicitation.is_none() => {
                 self.asked.push((question.call.clone(), question.intent.title.clone()));
             }
             Event::CallEnded { call, tool, output, duration_ms, .. } => {
-                let title = self.close(call, tool);
-                self.push(Item::Call(Box::new(Called::new(tool, title, output, *duration_ms))));
+                self.call_ended(call, tool, output, *duration_ms);
             }
             Event::ShellBegun { shell } => self.calling.push(Calling {
                 call: shell.call.clone(),
@@ -215,6 +236,23 @@ impl Conversation {
             Event::RunEnded { outcome, .. } => self.end(outcome),
             _ => {}
         }
+    }
+
+    fn call_ended(&mut self, call: &CallId, tool: &str, output: &ToolOutput, duration_ms: u64) {
+        let refused = self.refused.iter_mut().find(|refused| refused.call == *call);
+        let rejected = refused.and_then(|refused| {
+            let reason = report::refusal(&refused.reason);
+            Some(Item::Plan { text: refused.plan.take()?, rejected: Some(reason) })
+        });
+        // Whoever closes a call for another does not know its tool.
+        let calling = self.calling.iter().find(|calling| calling.call == *call);
+        let tool = calling.filter(|_| tool.is_empty()).map_or(tool, |calling| &calling.tool).to_owned();
+        let title = self.close(call, &tool);
+        let agreed = report::agreed_plan(&tool, output).map(|text| Item::Plan { text, rejected: None });
+        let item = rejected.or(agreed);
+        self.push(
+            item.unwrap_or_else(|| Item::Call(Box::new(Called::new(&tool, title, output, duration_ms)))),
+        );
     }
 
     fn push(&mut self, item: Item) {
@@ -250,8 +288,12 @@ impl Conversation {
         // Whoever came in the middle of it has heard a part, and reads it whole now.
         let from_start = std::mem::take(&mut self.from_start);
         let is_new = finished.is_empty() && (saying.is_empty() || !from_start);
+        self.wanted.clear();
         for block in &message.blocks {
             match block {
+                Block::ToolUse { id, name, input, .. } => {
+                    self.wanted.push((id.clone(), title_of(name, input)));
+                }
                 Block::Thinking { thinking, .. } if !thinking.trim().is_empty() => {
                     self.push(Item::Thought(thinking.clone()));
                 }
@@ -345,14 +387,15 @@ impl Conversation {
     fn close(&mut self, call: &CallId, tool: &str) -> String {
         let asked = self.asked.iter().position(|(asked, _)| asked == call);
         let asked = asked.map(|at| self.asked.swap_remove(at).1);
-        if let Some(at) = self.refused.iter().position(|(refused, _)| refused == call) {
-            let (_, title) = self.refused.swap_remove(at);
+        if let Some(at) = self.refused.iter().position(|refused| refused.call == *call) {
+            let title = self.refused.swap_remove(at).title;
             self.calling.retain(|calling| calling.call != *call);
             return format!("refused: {title}");
         }
         let at = self.calling.iter().position(|calling| calling.call == *call);
         let begun = at.map(|at| self.calling.remove(at).title);
-        begun.or(asked).unwrap_or_else(|| tool.to_owned())
+        let wanted = self.wanted.iter().find(|(wanted, _)| wanted == call).map(|(_, title)| title.clone());
+        begun.or(asked).or(wanted).unwrap_or_else(|| tool.to_owned())
     }
 
     /// No more of what is being said will come, or be looked at: what there is of it is finished.
@@ -393,6 +436,7 @@ impl Called {
             tool: SHELL.to_owned(),
             title: format!("! {}", shell.command),
             failed: ending.exit_code.is_some_and(|code| code != 0),
+            interrupted: false,
             lines: ending.output.lines().count()
                 + usize::from(code.is_some())
                 + usize::from(ending.remark.is_some()),
@@ -405,51 +449,25 @@ impl Called {
     }
 
     fn new(tool: &str, title: String, output: &ToolOutput, duration_ms: u64) -> Self {
-        let text = for_people(tool, output);
+        let text = report::for_people(tool, output);
         Self {
             tool: tool.to_owned(),
             title,
             failed: output.is_error,
-            lines: read_lines(output).unwrap_or_else(|| text.lines().count()),
-            output: cut(&text, MOST_OUTPUT).to_owned(),
+            interrupted: report::is_interrupted(tool, output),
+            lines: report::read_lines(output).unwrap_or_else(|| text.lines().count()),
+            // Of a command that failed the end says why.
+            output: if output.is_error && tool == report::SHELL_TOOL {
+                without_middle(&text, MOST_OUTPUT)
+            } else {
+                cut(&text, MOST_OUTPUT).to_owned()
+            },
             change: output.structured.as_ref().and_then(Change::reported),
             todos: output.todos(),
-            used: output.structured.as_ref().and_then(used),
+            used: output.structured.as_ref().and_then(report::used),
             duration_ms,
         }
     }
-}
-
-/// What a call gave back, without what only the model has to know.
-fn for_people(tool: &str, output: &ToolOutput) -> String {
-    let structured = |member: &str| output.structured.as_ref().and_then(|value| value.get(member));
-    if tool == SHELL_TOOL && structured("backgroundTaskId").is_some()
-        || structured("isAsync") == Some(&Value::Bool(true))
-    {
-        return "running in the background".to_owned();
-    }
-    // What follows the first block says who it was and where its work is.
-    if let (AGENT, ToolContent::Blocks(blocks)) = (tool, &output.content)
-        && let Some(Block::Text { text }) = blocks.first()
-    {
-        return text.clone();
-    }
-    let text = output.content.text();
-    if !output.is_error {
-        return text;
-    }
-    let bare = text.strip_prefix("<tool_use_error>").and_then(|text| text.strip_suffix("</tool_use_error>"));
-    let bare = bare.unwrap_or(&text);
-    bare.strip_prefix("Permission denied: ").unwrap_or(bare).replace(UNWANTED, "you declined")
-}
-
-/// What an agent that was waited for has used: tools, tokens and time.
-fn used(structured: &Value) -> Option<String> {
-    let number = |member: &str| structured.get(member).and_then(Value::as_u64);
-    let tools = number("totalToolUseCount")?;
-    let plural = if tools == 1 { "" } else { "s" };
-    let (used, ms) = (number("totalTokens").unwrap_or(0), number("totalDurationMs").unwrap_or(0));
-    Some(format!("{tools} tool{plural} · {} · {}", tokens(used), duration(ms)))
 }
 
 /// What a call that was never looked at is about, as far as its input tells.
@@ -460,12 +478,6 @@ fn title_of(tool: &str, input: &Value) -> String {
         Some(about) => format!("{tool} {about}"),
         None => tool.to_owned(),
     }
-}
-
-/// How many lines of a file were read, as people count them: the model is also told that nothing is behind the last.
-fn read_lines(output: &ToolOutput) -> Option<usize> {
-    let content = &output.structured.as_ref().filter(|told| told["type"] == "text")?["file"]["content"];
-    content.as_str().map(|content| content.lines().count())
 }
 
 /// A prompt as it was typed: of a person's own command the model reads more than that.
@@ -494,6 +506,15 @@ fn after<'a>(text: &'a str, beginning: &str) -> Option<&'a str> {
     }
     // A line that is indented stays so.
     Some(rest.trim_start_matches(['\n', '\r']))
+}
+
+/// The first line of a text and its end, where it is longer than that.
+fn without_middle(text: &str, bytes: usize) -> String {
+    let Some((first, rest)) = text.split_once('\n').filter(|_| text.len() > bytes) else {
+        return cut(text, bytes).to_owned();
+    };
+    let end = &rest[rest.ceil_char_boundary(rest.len().saturating_sub(bytes))..];
+    format!("{}\n{end}", cut(first, bytes))
 }
 
 /// The beginning of a text, whole characters only.

@@ -17,6 +17,7 @@ mod hands;
 pub mod history;
 pub mod keymap;
 mod keys;
+pub mod links;
 pub mod list;
 pub mod lists;
 pub mod page;
@@ -134,7 +135,7 @@ impl Between {
 pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::Result<Ended> {
     let Showing { link, app, taken, desk, clock, between } = showing;
     let terminal = Terminal::take()?;
-    let screen = Screen::new(Whole, Terminal::size());
+    let screen = Screen::new(Whole, Terminal::size()).linking(app.known.links.clone());
     let (errands, fruits) = mpsc::channel(64);
     let hands = Hands { commands: link.commands.clone(), desk, errands };
     let mut window = Window {

@@ -196,7 +196,7 @@ impl Page {
         if self.agent_id().is_some() {
             cursor = Some((shown.len(), 9 + width(self.words.raw())));
             let text = cut(&one_line(self.words.raw()), columns.saturating_sub(10)).into_owned();
-            shown.push(Line::from(vec![Span::styled("tell it: ", theme.accent), Span::raw(text)]));
+            shown.push(Line::from(vec![Span::styled("Message: ", theme.accent), Span::raw(text)]));
         }
         shown.push(Line::styled(cut(self.keys(), columns).into_owned(), theme.faint));
         shown.truncate(rows);
@@ -211,7 +211,7 @@ impl Page {
 
     fn keys(&self) -> &'static str {
         match self.of {
-            Of::Agent(_) => "↑↓ pageup pagedown · enter tells it · esc back",
+            Of::Agent(_) => "↑↓ pageup pagedown · enter sends · esc back",
             Of::Root | Of::Text(_) => "↑↓ pageup pagedown · q or esc back",
         }
     }
@@ -258,7 +258,7 @@ impl Page {
         }
         let mut lines = coming::lines(&following.conversation, theme, columns, false);
         lines.extend(following.told.iter().map(|text| {
-            let words = format!("  told, and heard at its next step: {}", one_line(text));
+            let words = format!("  Queued for its next step: {}", one_line(text));
             Line::styled(cut(&words, columns).into_owned(), theme.faint)
         }));
         lines

@@ -12,6 +12,8 @@ use ratatui::text::Line;
 use unicode_segmentation::UnicodeSegmentation as _;
 use unicode_width::UnicodeWidthStr as _;
 
+use crate::links::{self, Links};
+
 /// More rows than any terminal has.
 const MOST_ROWS: usize = 1024;
 
@@ -33,6 +35,8 @@ pub struct Screen<W> {
     above: VecDeque<usize>,
     /// The rows of the page that is over everything, while there is one.
     over: Option<Vec<String>>,
+    /// What links are relative to, where the terminal follows them.
+    links: Option<Links>,
 }
 
 /// Where the cursor is shown: row and column of the live lines.
@@ -41,7 +45,22 @@ pub type Cursor = Option<(usize, usize)>;
 impl<W: Write> Screen<W> {
     /// A terminal of this size, its cursor at the beginning of an empty line.
     pub fn new(out: W, size: (u16, u16)) -> Self {
-        Self { out, size, live: Vec::new(), row: 0, bytes: String::new(), above: VecDeque::new(), over: None }
+        Self {
+            out,
+            size,
+            live: Vec::new(),
+            row: 0,
+            bytes: String::new(),
+            above: VecDeque::new(),
+            over: None,
+            links: None,
+        }
+    }
+
+    /// The same with links in what is finished: live lines change too often for them.
+    #[must_use]
+    pub fn linking(self, links: Option<Links>) -> Self {
+        Self { links, ..self }
     }
 
     /// Columns and rows.
@@ -70,7 +89,7 @@ impl<W: Write> Screen<W> {
             self.bytes.push_str("\x1b[?7h");
             for line in finished {
                 self.above.push_back(line.width());
-                self.bytes.push_str(&bytes_of(line, usize::MAX));
+                self.bytes.push_str(&linked_bytes_of(line, usize::MAX, self.links.as_ref()));
                 self.bytes.push_str("\r\n");
             }
             let most = self.above.len().saturating_sub(MOST_ROWS);
@@ -179,7 +198,8 @@ impl<W: Write> Screen<W> {
         });
         self.bytes.push_str("\x1b[?25l\x1b[?7l");
         let most = usize::from(self.size.1.max(1));
-        let rows: Vec<String> = rows.iter().take(most).map(|row| bytes_of(row, self.columns())).collect();
+        let shown = |row| linked_bytes_of(row, self.columns(), self.links.as_ref());
+        let rows: Vec<String> = rows.iter().take(most).map(shown).collect();
         for (at, row) in rows.iter().enumerate() {
             if before.get(at) != Some(row) {
                 self.bytes.push_str(&format!("\x1b[{};1H\x1b[2K{row}", at + 1));
@@ -305,8 +325,17 @@ fn shown_width(bytes: &str) -> usize {
 
 /// A line as bytes: styled, cut at this many columns, and plain at its end.
 fn bytes_of(line: &Line<'_>, columns: usize) -> String {
+    linked_bytes_of(line, columns, None)
+}
+
+/// The same with what leads somewhere as links.
+fn linked_bytes_of(line: &Line<'_>, columns: usize, links: Option<&Links>) -> String {
+    let found = links.map(|links| links.of(&line.to_string())).unwrap_or_default();
+    let mut found = found.into_iter().peekable();
     let mut bytes = String::new();
     let (mut used, mut shown) = (0, Style::default());
+    // Where the text of the line stands, and where the link ends that is open.
+    let (mut at, mut end) = (0, None);
     for span in &line.spans {
         if used >= columns {
             break;
@@ -317,6 +346,14 @@ fn bytes_of(line: &Line<'_>, columns: usize) -> String {
             shown = style;
         }
         for grapheme in span.content.graphemes(true) {
+            if end.take_if(|end| at >= *end).is_some() {
+                bytes.push_str(links::END);
+            }
+            if let Some((range, begin)) = found.next_if(|(range, _)| at >= range.start && used < columns) {
+                bytes.push_str(&begin);
+                end = Some(range.end);
+            }
+            at += grapheme.len();
             // The last gate: nothing that commands the terminal passes, whoever made the line.
             if grapheme.contains(char::is_control) {
                 continue;
@@ -327,6 +364,9 @@ fn bytes_of(line: &Line<'_>, columns: usize) -> String {
             }
             bytes.push_str(grapheme);
         }
+    }
+    if end.is_some() {
+        bytes.push_str(links::END);
     }
     if shown != Style::default() {
         bytes.push_str("\x1b[0m");
@@ -478,6 +518,23 @@ mod tests {
         assert_eq!(bytes_of(&line, 2), "a[");
         let other = Style::new().fg(Color::Indexed(208)).bg(Color::Rgb(1, 2, 3));
         assert_eq!(bytes_of(&Line::styled("x", other), 80), "\x1b[0;38;5;208;48;2;1;2;3mx\x1b[0m");
+    }
+
+    #[test]
+    fn links_stand_in_finished_lines_alone_and_are_closed_where_they_are_cut() {
+        let links = Links { host: "h".to_owned(), folder: "/w".to_owned() };
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        let line = Line::from(vec![Span::raw("in src/"), Span::styled("a.rs:3", bold), Span::raw(" it")]);
+        let begin = "\x1b]8;;file://h/w/src/a.rs\x1b\\";
+        assert_eq!(
+            linked_bytes_of(&line, 80, Some(&links)),
+            format!("in {begin}src/\x1b[0;1ma.rs:3\x1b[0m{} it", links::END)
+        );
+        assert_eq!(linked_bytes_of(&line, 5, Some(&links)), format!("in {begin}sr{}", links::END));
+        let mut screen = Screen::new(Vec::new(), (80, 5)).linking(Some(links));
+        screen.draw(std::slice::from_ref(&line), std::slice::from_ref(&line), None).unwrap();
+        let bytes = String::from_utf8(screen.out).unwrap();
+        assert_eq!(bytes.matches(begin).count(), 1, "{bytes:?}");
     }
 
     #[test]

@@ -15,9 +15,12 @@ use crate::composer::{Edit, Motion};
 use crate::desk::{Errand, Purpose};
 use crate::keymap::Action;
 use crate::list::{List, Offer, Picked, Row};
-use crate::text::one_line;
+use crate::text::{cut, one_line};
 use crate::view::item::Fold;
 use crate::view::status::Home;
+
+/// How much of a prompt names the work on it.
+const MOST_NAME: usize = 40;
 
 /// What is open.
 #[derive(Clone, Debug, Default)]
@@ -177,22 +180,27 @@ impl App {
         };
         let mut rows = Vec::new();
         if self.known.home == Home::Kept {
-            rows.push(row(
-                "keep",
-                "keep it",
-                "it goes on in a background process; `decurion attach` comes back",
-            ));
+            rows.push(row("keep", "Keep running in background", "`decurion attach` comes back to it"));
         }
-        rows.push(row("wait", "wait", "leave as soon as it is done"));
-        rows.push(row("stop", "stop it", "and leave now"));
-        let working: Vec<String> =
-            self.view.background().map(|task| one_line(&crate::view::agents::name(task))).collect();
+        rows.push(row("wait", "Wait", "leave when everything is done"));
+        rows.push(row("stop", "Stop and quit", ""));
+        let own = self.own_work().into_iter();
+        let others = self.view.background().map(crate::view::agents::name);
+        let working: Vec<String> = own.chain(others.map(|name| one_line(&name))).collect();
         let title = match working.len() {
-            0 => "The agent is still at work".to_owned(),
-            1 => format!("Still at work: {}", working[0]),
-            many => format!("{many} are still at work: {}", working.join(" | ")),
+            0 | 1 => format!("Still running: {}", working.first().map_or("the last prompt", String::as_str)),
+            many => format!("{many} still running: {}", working.join(" | ")),
         };
         List::new(title, rows, &[Offer::row('\n', "choose")], "")
+    }
+
+    /// What the main agent is at, if it works; and what a person runs himself.
+    fn own_work(&self) -> Option<String> {
+        let own = self.conversation.calling().iter().find(|calling| calling.title.starts_with("! "));
+        let prompt = self.prompts.last().filter(|_| self.is_busy() || !self.sent.is_empty());
+        let sent = self.sent.front().map(|(_, text)| text);
+        let asked = prompt.map(|prompt| &prompt.text).or(sent).map(|text| one_line(text));
+        asked.map(|text| cut(&text, MOST_NAME).into_owned()).or(own.map(|calling| one_line(&calling.title)))
     }
 
     fn do_listed(&mut self, topic: Topic, key: char, row: &str, words: &str) -> Vec<Effect> {
@@ -298,7 +306,7 @@ impl App {
                 self.leaving = true;
                 // Where no line at the bottom says so all the while.
                 if self.fold == Fold::Printed {
-                    self.say("info", "it leaves as soon as all is done");
+                    self.say("info", "leaves when everything is done");
                 }
                 self.leave_if_done()
             }

@@ -109,8 +109,8 @@ impl App {
     pub fn choose_number(&mut self, number: usize) -> Vec<Effect> {
         let at = number.wrapping_sub(1);
         match &mut self.open {
-            Open::Tasks(tasks) if at < self.view.rows().len() => {
-                tasks.chosen = self.view.rows().get(at).map(|(_, task)| task.record.task.clone());
+            Open::Tasks(tasks) if at < self.view.tasks().len() => {
+                tasks.chosen = self.view.ordered().all().nth(at).map(|task| task.record.task.clone());
                 tasks.asked = None;
             }
             Open::List(_, list) if at < list.rows.len() => {
@@ -164,10 +164,7 @@ impl App {
             return vec![Effect::Leave(Farewell::Close)];
         }
         if !self.is_done() {
-            self.say(
-                "info",
-                "the input is over: it leaves as soon as the work is done (control-c leaves now)",
-            );
+            self.say("info", "end of input: leaves when everything is done (control-c leaves now)");
         }
         self.leave_if_done()
     }
@@ -210,12 +207,12 @@ impl App {
         let panel = Panel { theme: &self.theme, columns, most: usize::MAX, now, chosen: None, all: true };
         let rows = panel.lines(&self.view);
         if rows.is_empty() {
-            return vec![Line::raw("no agent and no command was started yet; an empty line closes")];
+            return vec![Line::raw("no agents or background commands yet; an empty line closes")];
         }
         let numbered = |(at, row): (usize, Line<'static>)| Line::raw(format!("{:>3}. {row}", at + 1));
         let mut lines: Vec<Line<'static>> = rows.into_iter().enumerate().map(numbered).collect();
         let chosen =
-            self.view.rows().iter().position(|(_, task)| Some(&task.record.task) == tasks.chosen.as_ref());
+            self.view.ordered().all().position(|task| Some(&task.record.task) == tasks.chosen.as_ref());
         if let Some(asked) = tasks.asked {
             let question = self.task_question(tasks, asked);
             lines.push(Line::raw(format!("{question} type y, or anything else for no")));

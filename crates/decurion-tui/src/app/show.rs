@@ -209,7 +209,7 @@ impl App {
     fn status(&self) -> Vec<Line<'static>> {
         let mut known = Cow::Borrowed(&self.known);
         if self.leaving && known.hint.is_none() {
-            known.to_mut().hint = Some("leaves as soon as all is done; esc stays".to_owned());
+            known.to_mut().hint = Some("leaves when everything is done; esc stays".to_owned());
         }
         if let Some(vim) = self.vim.as_ref().filter(|_| known.hint.is_none()) {
             known.to_mut().lead = vim.label();
@@ -232,7 +232,7 @@ impl App {
         // Agents that are waited for stand in the tree.
         let mut lines = coming::lines(&self.conversation, theme, columns, self.view.has_foreground());
         if self.is_busy() && self.view.root.asks == 0 {
-            if !lines.is_empty() {
+            if self.rows >= LOW {
                 lines.push(Line::default());
             }
             let is_still = self.known.reduced_motion;
@@ -262,7 +262,7 @@ impl App {
             return Vec::new();
         }
         let shown = self.sent.iter().chain(&self.queued).take(SHOWN_SENT).map(|(_, text)| {
-            let words = format!("  next: {}", one_line(text));
+            let words = format!("  Queued: {}", one_line(text));
             Line::styled(cut(&words, self.columns).into_owned(), self.theme.faint)
         });
         let mut lines: Vec<Line<'static>> = shown.collect();
@@ -271,7 +271,7 @@ impl App {
             lines.push(Line::styled(format!("  … and {more} more"), self.theme.faint));
         }
         if !self.sent.is_empty() {
-            lines.push(Line::styled("  (↑ takes them back)", self.theme.faint));
+            lines.push(Line::styled("  (↑ to edit)", self.theme.faint));
         }
         lines
     }
@@ -290,7 +290,7 @@ impl App {
             Open::List(_, list) => list.lines(theme, columns, most),
             Open::Search(word, passed) => {
                 let found = self.history.find(word, *passed).map(one_line).unwrap_or_default();
-                let line = format!("earlier prompts with {word:?}: {found}");
+                let line = format!("reverse-search {word:?}: {found}");
                 vec![Line::styled(cut(&line, columns).into_owned(), theme.accent)]
             }
         }
@@ -309,7 +309,7 @@ impl App {
         }
         lines.extend(tree);
         if lines.is_empty() {
-            lines.push(Line::styled("no agent and no command was started yet", theme.faint));
+            lines.push(Line::styled("No agents or background commands yet", theme.faint));
         }
         let (foot, style) = match tasks.asked {
             Some(asked) => {
@@ -374,7 +374,7 @@ impl App {
         ];
         let others = others.map(|(key, words)| row(key, words, ""));
         let names = commands::all().map(|(name, words)| row(&format!("/{name}"), words, ""));
-        let foot = "the words behind the dots are the names of the actions in keys.json";
+        let foot = "action names for keys.json are shown after the dot";
         let foot = wrap(Line::styled(foot, self.theme.faint), self.columns.max(1), "");
         keys.chain(others).chain(names).chain([foot]).flatten().collect()
     }

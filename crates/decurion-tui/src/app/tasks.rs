@@ -3,7 +3,7 @@
 //! No letter does anything by itself: it asks, and only `enter` after it (`y` and `enter` for what cannot be taken back)
 //! answers. Words that are typed without looking arrive in the prompt, and nothing is done.
 
-use decurion_protocol::view::Standing;
+use decurion_protocol::view::{Standing, TaskView};
 use decurion_protocol::{Command, Inspected, TaskId};
 
 use super::open::Open;
@@ -56,10 +56,7 @@ impl Asked {
 
 impl App {
     pub(super) fn open_tasks(&mut self) {
-        let rows = self.view.rows();
-        // Whoever still does something comes first.
-        let first = rows.iter().find(|(_, task)| !task.state.is_ended()).or(rows.first());
-        let chosen = first.map(|(_, task)| task.record.task.clone());
+        let chosen = self.view.ordered().all().next().map(|task| task.record.task.clone());
         self.open = Open::Tasks(Tasks { chosen, ..Tasks::default() });
     }
 
@@ -144,11 +141,11 @@ impl App {
     }
 
     fn choose_task(&mut self, step: isize) {
-        let rows = self.view.rows();
+        let rows: Vec<&TaskView> = self.view.ordered().all().collect();
         let Open::Tasks(tasks) = &self.open else { return };
-        let at = rows.iter().position(|(_, task)| Some(&task.record.task) == tasks.chosen.as_ref());
+        let at = rows.iter().position(|task| Some(&task.record.task) == tasks.chosen.as_ref());
         let next = at.map_or(0, |at| at.saturating_add_signed(step).min(rows.len().saturating_sub(1)));
-        let chosen = rows.get(next).map(|(_, task)| task.record.task.clone());
+        let chosen = rows.get(next).map(|task| task.record.task.clone());
         self.open = Open::Tasks(Tasks { chosen, ..Tasks::default() });
     }
 

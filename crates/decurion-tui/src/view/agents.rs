@@ -1,14 +1,23 @@
 //! The tree of agents and commands as lines. Takes the session as it stands; gives one line for each that is not over,
-//! below whoever began it, with what it does or why it waits, and what it has used.
+//! below whoever began it, with what it does or why it
+//! waits, and what it has used; those that are over come after it, or are counted.
 
-use decurion_protocol::view::{SessionView, Standing, TaskView, Worker, Writing};
-use decurion_protocol::{Money, TaskId, TaskState, WaitReason};
+use decurion_protocol::view::{Ordered, SessionView, Standing, TaskView, Worker, Writing};
+use decurion_protocol::{Money, Outcome, TaskId, TaskState, WaitReason};
 use jiff::Timestamp;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
+use crate::report;
 use crate::text::{cut, one_line, width};
 use crate::theme::Theme;
+
+/// What stands between two facts.
+const SEPARATOR: &str = " · ";
+/// How many of those that failed in this turn stay in sight where not all fit.
+const MOST_FAILED: usize = 2;
+/// So many that are over are shown behind the others without being folded.
+const UNFOLDED: usize = 3;
 
 /// The status with which a provider says that it is overloaded.
 const OVERLOADED: u16 = 529;
@@ -31,67 +40,93 @@ pub struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// The tree. Those that are over are counted at its end, unless all are wanted; where there are too many, those that
-    /// ask stay in sight.
+    /// The tree. Those that are over are counted at its end, or shown there where all are wanted: folded into a line until
+    /// one of them is chosen. Where there are too many rows, those that matter stay in sight.
     pub fn lines(&self, view: &SessionView) -> Vec<Line<'static>> {
         crate::fuse::pass("agents");
-        let rows = view.rows();
-        let is_over = |task: &TaskView| task.state.is_ended();
-        let shown: Vec<(usize, &TaskView)> =
-            rows.iter().filter(|(_, task)| self.all || !is_over(task)).copied().collect();
-        let over = rows.len() - shown.len();
-        let counted = usize::from(over > 0);
-        let fits = shown.len() + counted <= self.most;
-        let room = if fits { shown.len() } else { self.most.saturating_sub(1) };
-        let picked = self.pick(&shown, room);
-        let mut lines: Vec<Line<'static>> =
-            picked.iter().map(|(depth, task)| self.row(*depth, task)).collect();
-        let hidden = shown.len() - picked.len();
-        if (over > 0 || hidden > 0) && !(rows.is_empty() || shown.is_empty() && !self.all) {
-            lines.push(self.rest(&rows, hidden));
+        let ordered = view.ordered();
+        if self.all { self.whole(&ordered) } else { self.short(view, &ordered) }
+    }
+
+    /// Who is at work, and counts of all others.
+    fn short(&self, view: &SessionView, ordered: &Ordered<'_>) -> Vec<Line<'static>> {
+        if ordered.live.is_empty() {
+            return Vec::new();
+        }
+        let fits = ordered.live.len() + usize::from(!ordered.over.is_empty()) <= self.most;
+        let picked = if fits { ordered.live.clone() } else { self.pick(view, ordered) };
+        let hidden = ordered.all().filter(|task| !picked.iter().any(|(_, shown)| is(shown, task)));
+        let hidden: Vec<&TaskView> = hidden.collect();
+        let mut lines = self.rows(&picked);
+        if !hidden.is_empty() {
+            let sum = if fits { String::new() } else { sum(ordered) };
+            lines.push(self.counted(&hidden, &sum));
         }
         lines
     }
 
-    /// The rows that are shown where not all fit: around the chosen one, or from the beginning, and whoever asks.
-    fn pick<'v>(&self, rows: &[(usize, &'v TaskView)], room: usize) -> Vec<(usize, &'v TaskView)> {
-        if rows.len() <= room {
-            return rows.to_vec();
-        }
-        let chosen =
-            self.chosen.and_then(|chosen| rows.iter().position(|(_, task)| task.record.task == *chosen));
-        if let Some(at) = chosen {
-            let from = at.saturating_sub(room / 2).min(rows.len() - room);
-            return rows[from..from + room].to_vec();
-        }
+    /// The rows that are shown where not all fit: who asks, what failed in this turn, and the newest.
+    fn pick<'v>(&self, view: &SessionView, ordered: &Ordered<'v>) -> Vec<(usize, &'v TaskView)> {
+        let room = self.most.saturating_sub(1);
         let asks = |task: &TaskView| task.standing() == Standing::Asks;
-        let asking = rows.iter().filter(|(_, task)| asks(task)).count().min(room);
-        let mut others = room - asking;
-        let mut asked = asking;
-        let keep = rows.iter().filter(|(_, task)| {
-            let left = if asks(task) { &mut asked } else { &mut others };
-            let fits = *left > 0;
-            *left = left.saturating_sub(1);
-            fits
-        });
-        keep.copied().collect()
+        let is_new =
+            |task: &&&TaskView| task.standing() == Standing::Failed && task.worker.ended >= view.root.began;
+        let asking = ordered.live.iter().map(|(_, task)| *task).filter(|task| asks(task));
+        let failed = ordered.over.iter().filter(is_new).copied().take(MOST_FAILED);
+        let others = ordered.live.iter().map(|(_, task)| *task).filter(|task| !asks(task));
+        let mut others: Vec<&TaskView> = others.collect();
+        others.sort_by_key(|task| std::cmp::Reverse(task.worker.began));
+        let picked: Vec<&TaskView> = asking.chain(failed).chain(others).take(room).collect();
+        // They stand as they do where all fit.
+        let is_picked = |task: &TaskView| picked.iter().any(|other| is(other, task));
+        let live = ordered.live.iter().filter(|(_, task)| is_picked(task)).map(|(_, task)| (0, *task));
+        live.chain(ordered.over.iter().filter(|task| is_picked(task)).map(|task| (0, *task))).collect()
     }
 
-    /// What the lines above do not show, in a few words.
-    fn rest(&self, rows: &[(usize, &TaskView)], hidden: usize) -> Line<'static> {
-        let count = |standing: Standing| rows.iter().filter(|(_, task)| task.standing() == standing).count();
-        let mut words = Vec::new();
-        if hidden > 0 {
-            words.push(if self.all { format!("{hidden} more") } else { format!("{hidden} more running") });
+    /// Everybody, around the chosen one where not all fit.
+    fn whole(&self, ordered: &Ordered<'_>) -> Vec<Line<'static>> {
+        let over: Vec<(usize, &TaskView)> = ordered.over.iter().map(|task| (0, *task)).collect();
+        let is_chosen = |task: &TaskView| self.chosen == Some(&task.record.task);
+        let is_folded = over.len() > UNFOLDED
+            && self.most < usize::MAX
+            && !ordered.live.is_empty()
+            && !over.iter().any(|(_, task)| is_chosen(task));
+        let mut rows = ordered.live.clone();
+        if !is_folded {
+            rows.extend(&over);
         }
-        let (done, failed) = (count(Standing::Done), count(Standing::Failed));
-        if !self.all && done > 0 {
-            words.push(format!("{done} done"));
+        let sum = sum(ordered);
+        let is_cut = is_folded || rows.len() > self.most;
+        let foot = usize::from(is_cut || sum.contains(SEPARATOR) && self.most < usize::MAX);
+        let room = self.most.saturating_sub(foot).max(1);
+        let chosen = rows.iter().position(|(_, task)| is_chosen(task)).unwrap_or(0);
+        let from = if rows.len() > room { chosen.saturating_sub(room / 2).min(rows.len() - room) } else { 0 };
+        let shown = &rows[from..rows.len().min(from.saturating_add(room))];
+        let mut lines = self.rows(shown);
+        if foot > 0 && self.most > 1 {
+            let hidden = ordered.all().filter(|task| !shown.iter().any(|(_, shown)| is(shown, task)));
+            lines.push(self.counted(&hidden.collect::<Vec<_>>(), &sum));
         }
-        if !self.all && failed > 0 {
-            words.push(format!("{failed} failed"));
-        }
-        Line::styled(cut(&format!("  … {}", words.join(", ")), self.columns).into_owned(), self.theme.faint)
+        lines
+    }
+
+    fn rows(&self, rows: &[(usize, &TaskView)]) -> Vec<Line<'static>> {
+        rows.iter().map(|(depth, task)| self.row(*depth, task)).collect()
+    }
+
+    /// What the lines above do not show, in a few words, and the sum of all.
+    fn counted(&self, hidden: &[&TaskView], sum: &str) -> Line<'static> {
+        let count = |standing: Standing| hidden.iter().filter(|task| task.standing() == standing).count();
+        let (done, stopped, failed) =
+            (count(Standing::Done), count(Standing::Stopped), count(Standing::Failed));
+        let running = hidden.len() - done - stopped - failed;
+        let counts = [(running, "more running"), (done, "done"), (failed, "failed"), (stopped, "stopped")];
+        let counts = counts.iter().filter(|(count, _)| *count > 0);
+        let counts: Vec<String> = counts.map(|(count, word)| format!("{count} {word}")).collect();
+        let counts = if counts.is_empty() { String::new() } else { format!("… {}", counts.join(", ")) };
+        let gap = if counts.is_empty() || sum.is_empty() { "" } else { " · " };
+        let words = format!("  {counts}{gap}{sum}");
+        Line::styled(cut(&words, self.columns).into_owned(), self.theme.faint)
     }
 
     /// One line: who, what it does, and what it has used.
@@ -104,26 +139,56 @@ impl Panel<'_> {
         let room = self.columns.saturating_sub(width(&lead));
         // What it has used gives way first, then what it does.
         let used = if room > width(&used) + 24 { used } else { String::new() };
-        let room = room.saturating_sub(width(&used) + usize::from(!used.is_empty()));
+        let room = room.saturating_sub(width(&used) + if used.is_empty() { 0 } else { 2 });
         let doing = doing(task, self.now);
         let name_room = room.saturating_sub(width(&doing) + 2).max(room.div_ceil(2)).max(room.min(16));
         let name = cut(&name(task), name_room).into_owned();
         let doing_room = room.saturating_sub(width(&name) + 2);
         let doing = if doing_room >= 6 { cut(&doing, doing_room).into_owned() } else { String::new() };
         let filled = width(&name) + if doing.is_empty() { 0 } else { 2 + width(&doing) };
-        let gap = if used.is_empty() { 0 } else { room.saturating_sub(filled) + 1 };
-        let weight = if is_chosen { Modifier::REVERSED } else { Modifier::empty() };
+        let gap = if used.is_empty() { 0 } else { room.saturating_sub(filled) + 2 };
         let doing_style = if standing == Standing::Asks { self.theme.asking } else { self.theme.faint };
-        let mut spans =
-            vec![Span::styled(lead, style), Span::styled(name, Style::new().add_modifier(weight))];
+        let taken = width(&lead) + filled + gap + width(&used);
+        let mut spans = vec![Span::styled(lead, style), Span::raw(name)];
         if !doing.is_empty() {
             spans.push(Span::styled(format!("  {doing}"), doing_style));
         }
         if !used.is_empty() {
             spans.push(Span::styled(format!("{}{used}", " ".repeat(gap)), self.theme.faint));
         }
-        Line::from(spans)
+        if !is_chosen {
+            return Line::from(spans);
+        }
+        // The whole row, to the edge, in one colour.
+        for span in &mut spans {
+            span.style = Style::new();
+        }
+        spans.push(Span::raw(" ".repeat(self.columns.saturating_sub(taken))));
+        Line::from(spans).style(Style::new().add_modifier(Modifier::REVERSED))
     }
+}
+
+/// Whether two are the same task.
+fn is(one: &TaskView, other: &TaskView) -> bool {
+    one.record.task == other.record.task
+}
+
+/// What all agents have used together, where there are several: how many, tokens, cost.
+fn sum(ordered: &Ordered<'_>) -> String {
+    let agents: Vec<&TaskView> = ordered.all().filter(|task| task.is_agent()).collect();
+    if agents.len() < 2 {
+        return String::new();
+    }
+    let used = agents.iter().map(|task| task.worker.tokens).sum();
+    let cost = agents.iter().fold(Money::default(), |sum, task| sum.plus(task.worker.cost));
+    let mut words = vec![format!("{} agents", agents.len())];
+    if used > 0 {
+        words.push(tokens(used));
+    }
+    if cost.0 > 0 {
+        words.push(money(cost, agents.iter().any(|task| task.worker.cost_is_bound)));
+    }
+    words.join(SEPARATOR)
 }
 
 /// The sign of where somebody stands.
@@ -135,23 +200,27 @@ pub fn mark(standing: Standing, theme: &Theme) -> (&'static str, Style) {
         Standing::Held => ("‖", theme.warning),
         Standing::Rests => ("○", theme.faint),
         Standing::Done => ("✓", theme.good),
+        Standing::Stopped => ("■", theme.faint),
         Standing::Failed => ("✗", theme.error),
     }
 }
 
-/// Who it is: the kind of agent and what for, or the command.
+/// Who it is: the kind of agent and what for, or the command; with a number where another one looks the same.
 pub fn name(task: &TaskView) -> String {
     let what = one_line(&task.record.description);
+    // Before the description, which may be cut.
+    let number = task.twin.map(|number| format!(" #{number}")).unwrap_or_default();
     match &task.record.agent_type {
-        Some(kind) if task.is_agent() => format!("{} · {what}", one_line(kind)),
-        _ => format!("$ {what}"),
+        Some(kind) if task.is_agent() => format!("{}{number} · {what}", one_line(kind)),
+        _ if number.is_empty() => format!("$ {what}"),
+        _ => format!("${number} · {what}"),
     }
 }
 
 /// What it does now, or why it does nothing.
 pub fn doing(task: &TaskView, now: Timestamp) -> String {
     match &task.state {
-        TaskState::Ended(outcome) => outcome.word().replace('_', " "),
+        TaskState::Ended(outcome) => over(outcome),
         TaskState::Pending => "starting".to_owned(),
         TaskState::Queued { .. } => "queued".to_owned(),
         TaskState::Idle => "idle".to_owned(),
@@ -163,6 +232,15 @@ pub fn doing(task: &TaskView, now: Timestamp) -> String {
         TaskState::Running { .. } if task.worker.asks > 0 => "waiting for you".to_owned(),
         TaskState::Running { .. } if !task.is_agent() => "running".to_owned(),
         TaskState::Running { .. } => busy(&task.worker),
+    }
+}
+
+/// What came of it: what it said in the end, where that is known, after how it ended, where that is not well.
+fn over(outcome: &Outcome) -> String {
+    match (report::ending(outcome), report::says(outcome)) {
+        (_, Some(said)) if Standing::after(outcome) == Standing::Done => said,
+        (ending, Some(said)) => format!("{ending}: {said}"),
+        (ending, None) => ending,
     }
 }
 

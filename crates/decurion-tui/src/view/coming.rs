@@ -31,7 +31,11 @@ pub fn lines(
     if let Some((text, goes_on)) = conversation.saying() {
         lines.extend(item::saying(text, goes_on, theme, columns, MOST));
     }
-    for calling in conversation.calling().iter().filter(|calling| !(hides_agents && calling.tool == AGENT)) {
+    let calling = conversation.calling().iter().filter(|calling| !(hides_agents && calling.tool == AGENT));
+    for (at, calling) in calling.enumerate() {
+        if at == 0 && lines.is_empty() {
+            lines.push(Line::default());
+        }
         let mut words = format!("◌ {}", one_line(&calling.title));
         if !calling.progress.is_empty() {
             words.push_str(&format!("  {}", one_line(&calling.progress)));

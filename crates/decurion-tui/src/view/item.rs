@@ -1,11 +1,13 @@
 //! Items of a conversation as lines. Takes an item, a width and whether all of it is wanted; gives the lines.
 
 use decurion_protocol::Outcome;
+use decurion_protocol::choice::ASK;
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::{markdown, todos};
-use crate::conversation::{Called, Greeting, Item};
-use crate::report::{Finished, first_sentence};
+use super::{agents, markdown, todos};
+use crate::conversation::{Called, Greeting, Item, SHELL};
+use crate::report::{Finished, SHELL_TOOL, first_sentence};
 use crate::text::{cut, one_line, plain, visible, width, wrap};
 use crate::theme::Theme;
 
@@ -13,6 +15,10 @@ use crate::theme::Theme;
 const NAME: &str = "Decurion";
 /// How many lines of a call's output are shown folded.
 const FOLDED: usize = 3;
+/// The same of a command that a person ran.
+const FOLDED_OWN: usize = 16;
+/// What is said of a refusal without words.
+const DECLINED: &str = "you declined";
 /// A prompt of more lines than this, such as a long paste, is folded.
 const FOLDED_PROMPT: usize = 20;
 /// How many lines of a change are shown folded.
@@ -56,6 +62,7 @@ pub fn lines(item: &Item, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line
         Item::Said { text, goes_on } => said(text, *goes_on, theme, columns),
         Item::Thought(text) => thought(text, theme, columns, fold),
         Item::Call(called) => call(called, theme, columns, fold),
+        Item::Plan { text, rejected } => plan(text, rejected.as_deref(), theme, columns),
         Item::Finished(finished) => self::finished(finished, theme, columns, fold),
         Item::Notice { level, text } => notice(level, text, theme, columns),
         Item::Shortened { tokens } => {
@@ -78,6 +85,9 @@ fn marked(mark: Span<'static>, lines: Vec<Line<'static>>) -> Vec<Line<'static>> 
     lines
         .into_iter()
         .map(|line| {
+            if mark.is_none() && line.width() == 0 {
+                return line;
+            }
             let mut spans = vec![mark.take().unwrap_or_else(|| Span::raw(room.clone()))];
             spans.extend(line.spans);
             Line { spans, style: line.style, alignment: None }
@@ -87,14 +97,14 @@ fn marked(mark: Span<'static>, lines: Vec<Line<'static>>) -> Vec<Line<'static>> 
 
 fn greeting(greeting: &Greeting, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
     let Greeting { version, model, folder } = greeting;
-    let faint = |words: String| Line::styled(cut(&words, columns).into_owned(), theme.faint);
+    let faint = |words: String| wrap(Line::styled(words, theme.faint), columns, "");
     let about = format!(" {version} · {}", one_line(model));
     let about = cut(&about, columns.saturating_sub(NAME.len())).into_owned();
-    vec![
-        Line::from(vec![Span::styled(NAME, theme.accent), Span::styled(about, theme.faint)]),
-        faint(one_line(folder)),
-        faint("? for help · try: explain this repository".to_owned()),
-    ]
+    let mut lines =
+        vec![Line::from(vec![Span::styled(NAME, theme.accent), Span::styled(about, theme.faint)])];
+    lines.extend(faint(one_line(folder)));
+    lines.extend(faint("? for help · try: explain this repository".to_owned()));
+    lines
 }
 
 fn prompt(text: &str, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
@@ -143,7 +153,12 @@ fn thought(text: &str, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'s
 }
 
 fn call(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
-    let mark = Span::styled("● ", if called.failed { theme.error } else { theme.good });
+    // Told apart without colours too.
+    let mark = match (called.interrupted, called.failed) {
+        (true, _) => Span::styled("■ ", theme.warning),
+        (false, true) => Span::styled("✗ ", theme.error),
+        (false, false) => Span::styled("● ", theme.good),
+    };
     let counts = called.change.as_ref().map(|change| change.counts(theme)).unwrap_or_default();
     let taken: usize = counts.iter().map(Span::width).sum::<usize>() + usize::from(!counts.is_empty());
     let title = one_line(&called.title);
@@ -180,7 +195,15 @@ fn result(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Lin
     }
     let text = plain(&called.output);
     let all: Vec<&str> = text.trim_end().lines().collect();
-    let most = if fold.is_folded() { FOLDED } else { usize::MAX };
+    let most = if fold.is_folded() { folded(&called.tool) } else { usize::MAX };
+    if called.interrupted {
+        let lines = (all.as_slice(), called.lines);
+        return marked(mark, tail("interrupted", lines, (theme.warning, theme.faint), room, fold));
+    }
+    if let (SHELL_TOOL, true, [head, rest @ ..]) = (called.tool.as_str(), called.failed, all.as_slice()) {
+        let lines = (rest, called.lines.saturating_sub(1));
+        return marked(mark, tail(head, lines, (theme.error, theme.faint), room, fold));
+    }
     let shown = all.iter().take(most).flat_map(|line| match fold {
         Fold::Folded | Fold::Printed => vec![Line::styled(cut(line, room).into_owned(), style)],
         Fold::Open => wrap(Line::styled((*line).to_owned(), style), room, ""),
@@ -196,6 +219,41 @@ fn result(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Lin
         shown.push(Line::styled(cut("(nothing)", room).into_owned(), theme.faint));
     }
     marked(mark, shown)
+}
+
+/// What came of a command that did not end well: how it ended, and the last of what it printed, where people look first.
+fn tail(
+    head: &str,
+    (kept, of): (&[&str], usize),
+    styles: (Style, Style),
+    room: usize,
+    fold: Fold,
+) -> Vec<Line<'static>> {
+    let most = if fold.is_folded() { FOLDED } else { usize::MAX };
+    let shown = &kept[kept.len().saturating_sub(most)..];
+    let hidden = of.saturating_sub(shown.len());
+    let mut words = head.to_owned();
+    if hidden > 0 {
+        let plural = if hidden == 1 { "" } else { "s" };
+        words.push_str(&format!(" · … {hidden} line{plural} above{}", fold.hint()));
+    }
+    let line = |line: &str, style| {
+        let line = if fold.is_folded() { cut(line, room).into_owned() } else { line.to_owned() };
+        wrap(Line::styled(line, style), room, "")
+    };
+    let mut lines = line(&words, styles.0);
+    lines.extend(shown.iter().flat_map(|shown| line(shown, styles.1)));
+    lines
+}
+
+/// How many lines of a call's output are shown folded.
+fn folded(tool: &str) -> usize {
+    match tool {
+        // What a person ran or chose is what he wants to see.
+        SHELL => FOLDED_OWN,
+        ASK => usize::MAX,
+        _ => FOLDED,
+    }
 }
 
 /// A call's result in a few words, for those whose text nobody reads twice.
@@ -215,9 +273,29 @@ fn summary(called: &Called) -> Option<String> {
     }
 }
 
+/// A plan as it was answered: whole, so that it can be read again.
+fn plan(text: &str, rejected: Option<&str>, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+    let (mark, words, style) = match rejected {
+        None => ("● ", "Plan approved", theme.good),
+        Some(_) => ("✗ ", "Plan rejected", theme.error),
+    };
+    let head = Line::from(vec![Span::styled(mark, style), Span::raw(words)]);
+    let mut lines = vec![head, Line::default()];
+    lines.extend(marked(Span::raw("  "), markdown::lines(text, theme, room(columns))));
+    if let Some(reason) = rejected.filter(|reason| !reason.is_empty() && *reason != DECLINED) {
+        lines.push(Line::default());
+        let reason = visible(reason);
+        let reason = reason
+            .lines()
+            .flat_map(|line| wrap(Line::styled(line.to_owned(), theme.faint), columns.saturating_sub(4), ""));
+        lines.extend(marked(Span::styled("  └ ", theme.faint), reason.collect()));
+    }
+    lines
+}
+
 /// A background agent or command that has ended, and why the model begins to speak.
 fn finished(finished: &Finished, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
-    let (sign, style) = if finished.succeeded() { ("✓ ", theme.good) } else { ("✗ ", theme.error) };
+    let (sign, style) = agents::mark(finished.standing(), theme);
     let name = cut(&finished.name, room(columns).max(16) / 2).into_owned();
     let mut words = format!(" {}", finished.ending());
     if !finished.used.is_empty() {
@@ -225,7 +303,7 @@ fn finished(finished: &Finished, theme: &Theme, columns: usize, fold: Fold) -> V
     }
     let words = cut(&words, room(columns).saturating_sub(width(&name))).into_owned();
     let line = Line::from(vec![Span::raw(name), Span::styled(words, theme.faint)]);
-    let mut lines = marked(Span::styled(sign, style), vec![line]);
+    let mut lines = marked(Span::styled(format!("{sign} "), style), vec![line]);
     if let Some(said) = finished.says() {
         let room = columns.saturating_sub(4).max(1);
         let said =
@@ -246,14 +324,25 @@ fn notice(level: &str, text: &str, theme: &Theme, columns: usize) -> Vec<Line<'s
     marked(Span::styled("· ", style), lines.collect())
 }
 
+/// Who has stopped a run, by the words on record.
+fn stopped(by: &str) -> String {
+    match by {
+        "an interrupt" => "Interrupted.".to_owned(),
+        "the answer to a question" => "Declined; stopped.".to_owned(),
+        "a person" => "Stopped.".to_owned(),
+        by if by.starts_with("the end of the session") => "Stopped: the session was closed.".to_owned(),
+        by => format!("Stopped by {by}."),
+    }
+}
+
 /// How a run ended that did not end well, and what to do about it.
 fn ended(outcome: &Outcome, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
     let (level, text) = match outcome {
         Outcome::Completed { limit, .. } => {
-            ("warning", format!("stopped at its limit of {}", limit.as_deref().unwrap_or("turns")))
+            ("warning", format!("Stopped at its limit of {}.", limit.as_deref().unwrap_or("turns")))
         }
         Outcome::Failed { error } => ("error", error.clone()),
-        Outcome::Killed { by } => ("warning", format!("stopped by {by}")),
+        Outcome::Killed { by } => ("warning", stopped(by)),
         Outcome::Stalled { waiting_for } => ("error", format!("gave up waiting for {waiting_for}")),
         Outcome::OutOfBudget { budget, .. } => ("warning", format!("the budget is used up: {budget}")),
         Outcome::Denied { reason, .. } => ("warning", format!("refused: {reason}")),

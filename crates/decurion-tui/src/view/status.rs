@@ -10,6 +10,7 @@ use ratatui::text::{Line, Span};
 use serde_json::{Value, json};
 
 use super::agents::{money, tokens};
+use crate::links::Links;
 use crate::paint;
 use crate::text::{cut, cut_line, one_line, width};
 use crate::theme::Theme;
@@ -37,6 +38,8 @@ pub struct Known {
     pub has_own: bool,
     /// What it says.
     pub own: Own,
+    /// What links are relative to; none where the terminal may not understand them.
+    pub links: Option<Links>,
 }
 
 /// A person's own status line.
@@ -159,75 +162,100 @@ pub fn line(view: &SessionView, known: &Known, theme: &Theme, columns: usize) ->
     fitting(parts, theme, columns)
 }
 
-/// As many of these as fit, the first of them first.
-fn fitting(parts: Vec<(String, Style)>, theme: &Theme, columns: usize) -> Line<'static> {
+/// As many of these as fit, those that matter most first.
+fn fitting(parts: Vec<Part>, theme: &Theme, columns: usize) -> Line<'static> {
+    let mut by_weight: Vec<usize> = (0..parts.len()).collect();
+    by_weight.sort_by_key(|at| parts[*at].matters);
+    let (mut used, mut is_shown) = (0, vec![false; parts.len()]);
+    for at in by_weight {
+        let wide = width(&parts[at].words) + if used == 0 { 0 } else { 3 };
+        if used + wide <= columns {
+            used += wide;
+            is_shown[at] = true;
+        }
+    }
     let mut spans: Vec<Span<'static>> = Vec::new();
-    let mut used = 0;
-    for (words, style) in parts {
-        let gap = if spans.is_empty() { "" } else { " · " };
-        let wide = width(gap) + width(&words);
-        if used + wide > columns {
-            continue;
+    for (part, _) in parts.into_iter().zip(is_shown).filter(|(_, is_shown)| *is_shown) {
+        if !spans.is_empty() {
+            spans.push(Span::styled(" · ", theme.faint));
         }
-        used += wide;
-        if !gap.is_empty() {
-            spans.push(Span::styled(gap, theme.faint));
-        }
-        spans.push(Span::styled(words, style));
+        spans.push(Span::styled(part.words, part.style));
     }
     Line::from(spans)
 }
 
+/// A part of the line.
+struct Part {
+    words: String,
+    style: Style,
+    matters: Matters,
+}
+
+/// How much a part matters: what is to be done, then what may be done, then how the work stands, then all else.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Matters {
+    Asked,
+    Mode,
+    Sandbox,
+    Work,
+    Fact,
+}
+
+fn part(words: impl Into<String>, style: Style, matters: Matters) -> Part {
+    Part { words: words.into(), style, matters }
+}
+
 /// What is told whoever has written the rest of the line, what matters most first.
-fn duties(view: &SessionView, known: &Known, theme: &Theme, with_mode: bool) -> Vec<(String, Style)> {
+fn duties(view: &SessionView, known: &Known, theme: &Theme, with_mode: bool) -> Vec<Part> {
     let mut parts = Vec::new();
     let counts = view.standings();
     let asking = view.questions.len();
     if !known.lead.is_empty() {
-        parts.push((known.lead.clone(), theme.accent));
+        parts.push(part(known.lead.clone(), theme.accent, Matters::Asked));
     }
     if asking > 0 {
         let words = if asking == 1 { "1 question".to_owned() } else { format!("{asking} questions") };
-        parts.push((words, theme.asking));
+        parts.push(part(words, theme.asking, Matters::Asked));
     }
     if with_mode {
-        parts.push((mode_words(view.mode).to_owned(), mode_style(view.mode, theme)));
+        parts.push(part(mode_words(view.mode), mode_style(view.mode, theme), Matters::Mode));
     }
     if counts.working + counts.waiting > 0 {
         let mut words = format!("{} working", counts.working);
         if counts.waiting > 0 {
             words.push_str(&format!(", {} waiting", counts.waiting));
         }
-        parts.push((words, theme.accent));
+        parts.push(part(words, theme.accent, Matters::Work));
     }
     if view.queued > 0 {
-        parts.push((format!("{} queued", view.queued), theme.accent));
+        parts.push(part(format!("{} queued", view.queued), theme.accent, Matters::Work));
     }
     parts
 }
 
 /// The facts, which a person may want told in other words.
-fn others(view: &SessionView, known: &Known, theme: &Theme) -> Vec<(String, Style)> {
+fn others(view: &SessionView, known: &Known, theme: &Theme) -> Vec<Part> {
     let mut parts = Vec::new();
     if let Some(model) = view.root.model.as_ref().or(known.model.as_ref()) {
         let name = model.rsplit('/').next().unwrap_or(model);
-        parts.push((one_line(name), theme.faint));
+        parts.push(part(one_line(name), theme.faint, Matters::Fact));
     }
     if view.root.tokens > 0 {
         let share = known.window(view).map(|window| view.root.tokens * 100 / window);
         let words = share.map_or_else(|| tokens(view.root.tokens), |share| format!("{share}% context"));
         let style = if share.is_some_and(|share| share >= 80) { theme.warning } else { theme.faint };
-        parts.push((words, style));
+        parts.push(part(words, style, Matters::Fact));
     }
     let cost = view.cost();
     if cost.0 > 0 {
-        parts.push((money(cost, view.cost_is_bound()), theme.faint));
+        parts.push(part(money(cost, view.cost_is_bound()), theme.faint, Matters::Fact));
     }
     if let Some(branch) = &view.root.worktree {
-        parts.push((format!("worktree {}", one_line(branch)), theme.faint));
+        parts.push(part(format!("worktree {}", one_line(branch)), theme.faint, Matters::Fact));
     }
     if !known.sandbox.is_empty() {
-        parts.push((format!("sandbox: {}", one_line(&known.sandbox)), theme.faint));
+        let words = format!("sandbox: {}", one_line(&known.sandbox));
+        parts.push(part(words, theme.faint, Matters::Sandbox));
     }
     parts
 }

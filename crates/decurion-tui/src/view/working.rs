@@ -66,7 +66,9 @@ impl Working<'_> {
 
     /// How long the provider has said nothing, if that is long.
     fn silence(&self, worker: &Worker) -> Option<u64> {
-        let waits_for_provider = worker.writes.is_some() || worker.waits == Some(WaitReason::Model);
+        // Whoever came later has not heard that a request was sent.
+        let waits = matches!(worker.waits, None | Some(WaitReason::Model)) && worker.calls().next().is_none();
+        let waits_for_provider = worker.writes.is_some() || waits;
         let silence = self.since(worker.heard.filter(|_| waits_for_provider)?);
         (silence >= SILENCE_MS).then_some(silence)
     }

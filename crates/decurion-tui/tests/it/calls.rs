@@ -54,12 +54,12 @@ fn what_is_refused_says_what_it_was() {
     }
     let told = told(&events);
     let titles: String =
-        told.lines().filter(|line| line.starts_with('●')).map(|line| format!("{line}\n")).collect();
+        told.lines().filter(|line| line.starts_with('✗')).map(|line| format!("{line}\n")).collect();
     expect![[r#"
-        ● refused: Bash something
-        ● refused: $ rm -r /
-        ● refused: Write /etc/passwd
-        ● refused: Mystery
+        ✗ refused: Bash something
+        ✗ refused: $ rm -r /
+        ✗ refused: Write /etc/passwd
+        ✗ refused: Mystery
     "#]]
     .assert_eq(&titles);
 }
@@ -108,7 +108,7 @@ fn background_work_that_ended_is_named_before_the_model_speaks_of_it() {
         ✗ $ npm test failed · 3s
           └ exit code 1
 
-        ✗ Plan · think was stopped by a person · 4s
+        ■ Plan · think stopped · 4s
     "#]]
     .assert_eq(&self::told(&events));
 }
@@ -143,11 +143,144 @@ fn results_are_told_to_people_without_what_only_the_model_has_to_know() {
         ● Bash
           └ running in the background
 
-        ● Read
+        ✗ Read
           └ File not found
 
-        ● Edit
+        ✗ Edit
           └ you declined
+    "#]]
+    .assert_eq(&told(&events));
+}
+
+#[test]
+fn a_command_that_was_interrupted_keeps_the_end_of_its_output() {
+    let begun = json!({"type": "call_started", "call": "c1", "tool": "Bash",
+        "intent": decurion_protocol::Intent::titled("$ make all"),
+        "decision": {"decision": "allow", "rule": null, "reason": "r"}});
+    let output = json!({"content": "Interrupted: for the model", "is_error": true,
+        "structured": {"stdout": "tick 1\ntick 2\ntick 3\ntick 4\ntick 5", "interrupted": true}});
+    // Whoever closes it for the command does not say which tool it was.
+    let ended = json!({"type": "run_ended", "outcome": {"outcome": "killed", "by": "an interrupt"},
+        "totals": decurion_protocol::Totals::default()});
+    let unknown =
+        json!({"content": format!("{} Look.", decurion_protocol::output::CUT_OFF), "is_error": true});
+    let events =
+        [(None, begun), self::ended("c1", "", &output), self::ended("c2", "", &unknown), (None, ended)];
+    expect![[r#"
+
+        ■ $ make all
+          └ interrupted · … 2 lines above (ctrl+o to see)
+            tick 3
+            tick 4
+            tick 5
+
+        ✗ 
+          └ Interrupted before it finished; it may have partly run.
+
+        · Interrupted.
+    "#]]
+    .assert_eq(&told(&events));
+}
+
+#[test]
+fn a_plan_stays_readable_after_yes_and_after_no() {
+    let plan = "# Move to SQLite\n\n1. change `db.rs`\n2. **test** it";
+    let agreed =
+        json!({"content": "The user agreed to the plan. Do the work now.", "structured": {"plan": plan}});
+    let no = |reason: &str| {
+        let event = json!({"type": "call_refused", "call": "p1", "tool": "ExitPlanMode", "input": {"plan": plan},
+            "decision": {"decision": "deny", "rule": null, "reason": reason}});
+        let output = json!({"content": "The plan was not agreed to", "is_error": true});
+        [(None, event), ended("p1", "ExitPlanMode", &output)]
+    };
+    let mut events = vec![ended("p0", "ExitPlanMode", &agreed)];
+    events.extend(no("keep the old files"));
+    events.extend(no("the user refused this call"));
+    expect![[r#"
+
+        ● Plan approved
+
+          Move to SQLite
+
+          1. change db.rs
+          2. test it
+
+        ✗ Plan rejected
+
+          Move to SQLite
+
+          1. change db.rs
+          2. test it
+
+          └ keep the old files
+
+        ✗ Plan rejected
+
+          Move to SQLite
+
+          1. change db.rs
+          2. test it
+    "#]]
+    .assert_eq(&told(&events));
+}
+
+#[test]
+fn what_tools_say_to_the_model_is_not_what_people_read() {
+    let text = |text: &str, structured: Value| json!({"content": text, "structured": structured});
+    let sent = json!({"success": true, "message": "Agent a1 is at work"});
+    let asked =
+        json!({"answers": {"Which colour?": "red, blue", "How many?": "4", "Why?": "so", "When?": "now"}});
+    let looked = json!({"retrieval_status": "success",
+        "task": {"description": "npm test", "status": "completed", "output": "ok\n"}});
+    let edit = json!({"content": "<tool_use_error>not there: src/x.rs</tool_use_error>\n[Commands have a /tmp.]",
+        "is_error": true});
+    let failed =
+        json!({"content": "The agent failed: no model\nagentId: a1\nIts transcript: /x", "is_error": true});
+    let wanted = json!({"type": "message", "lines": [uuid::Uuid::nil()], "parent": null,
+        "message": {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "c6", "name": "Edit", "input": {"file_path": "src/x.rs"}}]},
+        "meta": {"origin": "model"}});
+    let events = [
+        ended("c1", "SendMessage", &text("{\"success\":true}", sent)),
+        ended("c2", "AskUserQuestion", &text("What the user chose:\n- Which", asked)),
+        ended("c3", "TaskOutput", &text("<retrieval_status>success</retrieval_status>", looked)),
+        ended("c4", "TaskStop", &text("{\"task_id\":\"b1\"}", json!({"message": "The task is stopped."}))),
+        ended("c5", "Skill", &json!({"content": "Follow the skill x now."})),
+        (None, wanted),
+        ended("c6", "Edit", &edit),
+        ended("c7", "Agent", &failed),
+        ended("c8", "EnterPlanMode", &json!({"content": "You are planning now"})),
+    ];
+    expect![[r#"
+
+        ● SendMessage
+          └ delivered
+
+        ● AskUserQuestion
+          └ Which colour? red, blue
+            How many? 4
+            Why? so
+            When? now
+
+        ● TaskOutput
+          └ npm test: completed
+            ok
+
+        ● TaskStop
+          └ stopped
+
+        ● Skill
+          └ instructions read
+
+        ✗ Edit src/x.rs
+          └ not there: src/x.rs
+            [Commands have a /tmp.]
+
+        ✗ Agent
+          └ The agent failed: no model
+
+        ● EnterPlanMode
+          └ nothing is changed until you agree to a plan
     "#]]
     .assert_eq(&told(&events));
 }

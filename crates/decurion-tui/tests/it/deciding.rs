@@ -183,7 +183,7 @@ fn a_question_gives_way_to_what_has_the_keys() {
     let control = KeyEvent::new(KeyCode::Char('d'), KeyModifiers::CONTROL);
     app.update(Input::Key(control));
     let screen = live(&mut app);
-    assert!(screen.contains("still at work") && screen.contains("❯ wait"), "{screen}");
+    assert!(screen.contains("still running") && screen.contains("❯ Wait"), "{screen}");
     assert_eq!(screen.matches('❯').count(), 1, "{screen}");
     assert!(screen.contains("? Run: make") && !screen.contains("this once"), "{screen}");
     // Below what is being written it is whole, and takes no key.
@@ -201,10 +201,10 @@ fn whoever_waits_to_leave_stays_by_one_key_whatever_is_asked() {
     assert_eq!(press(&mut app, KeyCode::Char('1')), []);
     // Also after another key.
     press(&mut app, KeyCode::Down);
-    assert!(live(&mut app).contains("leaves as soon as all is done; esc stays"));
+    assert!(live(&mut app).contains("leaves when everything is done; esc stays"));
     assert_eq!(press(&mut app, KeyCode::Esc), []);
     let screen = live(&mut app);
-    assert!(!screen.contains("leaves as soon") && screen.contains("❯ 2. Yes"), "{screen}");
+    assert!(!screen.contains("leaves when") && screen.contains("❯ 2. Yes"), "{screen}");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn in_the_smallest_terminal_what_enter_takes_of_a_list_is_in_sight() {
         let lines = app.live(jiff::Timestamp::from_second(100).unwrap()).0;
         let from = lines.len().saturating_sub(usize::from(rows));
         let screen: String = lines[from..].iter().map(|line| format!("{line}\n")).collect();
-        assert!(screen.contains("❯ wait"), "{columns}x{rows}:\n{screen}");
+        assert!(screen.contains("❯ Wait"), "{columns}x{rows}:\n{screen}");
     }
 }
 
@@ -352,7 +352,7 @@ fn leaving_asks_about_a_turn_too() {
     write(&mut app, "/quit");
     press(&mut app, KeyCode::Enter);
     let screen = live(&mut app);
-    assert!(screen.contains("The agent is still at work") && screen.contains("stop it"), "{screen}");
+    assert!(screen.contains("Still running") && screen.contains("Stop and quit"), "{screen}");
 }
 
 #[test]

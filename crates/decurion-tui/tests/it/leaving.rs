@@ -73,7 +73,7 @@ fn what_works_in_the_background_is_stopped_by_no_key_that_was_meant_to_leave() {
     let (effects, shown) = press();
     assert!(effects.is_empty() && shown.contains("press again to leave"), "{shown}");
     let (effects, shown) = press();
-    assert!(effects.is_empty() && shown.contains("still at work"), "{shown}");
+    assert!(effects.is_empty() && shown.contains("still running"), "{shown}");
     let (effects, shown) = press();
     assert!(effects.is_empty() && shown.contains("press again to stop it and leave"), "{shown}");
     assert_eq!(press().0, [Effect::Leave(Farewell::Close)]);
@@ -91,7 +91,7 @@ fn a_turn_is_asked_about_where_the_first_press_took_a_draft() {
     assert_eq!(app.update(Input::Key(leave)), []);
     let shown = app.live(jiff::Timestamp::from_second(100).unwrap()).0;
     let shown: String = shown.iter().map(|line| format!("{line}\n")).collect();
-    assert!(shown.contains("still at work"), "{shown}");
+    assert!(shown.contains("Still running: go"), "{shown}");
 }
 
 fn reply(request: RequestId) -> Value {

@@ -19,7 +19,7 @@ use ratatui::widgets::Paragraph;
 use serde_json::{Value, json};
 
 /// The rows of a terminal of this width that shows these lines.
-fn rows(lines: Vec<Line<'static>>, columns: u16) -> String {
+pub fn rows(lines: Vec<Line<'static>>, columns: u16) -> String {
     let height = u16::try_from(lines.len()).unwrap().max(1);
     let mut terminal = Terminal::new(TestBackend::new(columns, height)).unwrap();
     terminal.draw(|frame| frame.render_widget(Paragraph::new(Text::from(lines)), frame.area())).unwrap();
@@ -44,7 +44,12 @@ fn rows(lines: Vec<Line<'static>>, columns: u16) -> String {
 pub type Happens = (Option<&'static str>, Value);
 
 pub fn app(events: &[Happens], size: (u16, u16)) -> App {
-    let mut app = App::new(Theme::new(Shades::None), Keymap::default(), History::default(), size);
+    app_in(Shades::None, events, size)
+}
+
+/// The same in these colours.
+pub fn app_in(shades: Shades, events: &[Happens], size: (u16, u16)) -> App {
+    let mut app = App::new(Theme::new(shades), Keymap::default(), History::default(), size);
     for (second, happens) in events.iter().enumerate() {
         happen(&mut app, second, happens);
     }
@@ -61,7 +66,7 @@ pub fn happen(app: &mut App, second: usize, (agent, event): &Happens) {
     app.update(Input::Event(envelope.into()));
 }
 
-fn all(app: &mut App) -> Vec<Line<'static>> {
+pub fn all(app: &mut App) -> Vec<Line<'static>> {
     let mut lines = app.finished();
     app.drawn_once();
     lines.extend(app.live(jiff::Timestamp::from_second(100).unwrap()).0);
@@ -90,7 +95,7 @@ pub fn said(role: &str, origin: &str, content: &Value) -> Happens {
     )
 }
 
-fn called(call: &str, tool: &str, title: &str, output: &Value) -> [Happens; 2] {
+pub fn called(call: &str, tool: &str, title: &str, output: &Value) -> [Happens; 2] {
     let allow = json!({"decision": "allow", "rule": null, "reason": "r"});
     [
         (
@@ -164,56 +169,56 @@ fn a_conversation() {
         40,
         &expect![[r#"
 
-        > Why is 日本語 cut?
+            > Why is 日本語 cut?
 
-              Look at␛[2J the parser first.
+                  Look at␛[2J the parser first.
 
-        ● I look at it.
+            ● I look at it.
 
-        ● Read src/parse.rs
-          └ 120 lines
+            ● Read src/parse.rs
+              └ 120 lines
 
-        ● $ cargo test --workspace --all-featur…
-          └ failed: 日本語
-            100 %
-            three
-            … 2 more lines (ctrl+o to see)
+            ✗ $ cargo test --workspace --all-featur…
+              └ failed: 日本語 · … 1 line above (ct…
+                three
+                four
+                five
 
-        ● Edit src/parse.rs  +2 −1
-             98   fn width(text: &str) -> usize
-                  {
-             99 -     text.len()
-             99 +     // 文字を数える: as people
-                  see them, not as they are kept
-            100 +     text.chars().count()
-            101   }
-        · the model answers slowly
+            ● Edit src/parse.rs  +2 −1
+                 98   fn width(text: &str) -> usize
+                      {
+                 99 -     text.len()
+                 99 +     // 文字を数える: as people
+                      see them, not as they are kept
+                100 +     text.chars().count()
+                101   }
+            · the model answers slowly
 
-        ● The parser is wrong in one place, see
-          src/parse.rs: it counts bytes, so 日本
-          語 and é and 👩‍💻 are cut.
+            ● The parser is wrong in one place, see
+              src/parse.rs: it counts bytes, so 日本
+              語 and é and 👩‍💻 are cut.
 
-          text   │ bytes │ columns
-          ───────┼───────┼────────
-          abc    │     3 │       3
-          日本語 │     9 │       6
+              text   │ bytes │ columns
+              ───────┼───────┼────────
+              abc    │     3 │       3
+              日本語 │     9 │       6
 
-          1. count characters
-          2. test it
-             • with tabs:    like this
+              1. count characters
+              2. test it
+                 • with tabs:    like this
 
-            fn width(text: &str) -> usize {
-                text.chars().count() // not
-              bytes, and a comment that is too
-              long for a narrow terminal
-            }
+                fn width(text: &str) -> usize {
+                    text.chars().count() // not
+                  bytes, and a comment that is too
+                  long for a narrow terminal
+                }
 
-          A right-to-left word שלום and one that
-          turns the rest �around.
+              A right-to-left word שלום and one that
+              turns the rest �around.
 
-        >
-        ask before acting
-    "#]],
+            >
+            ask before acting
+        "#]],
     );
     check(
         &conversation(),
@@ -221,51 +226,51 @@ fn a_conversation() {
         80,
         &expect![[r#"
 
-        > Why is 日本語 cut?
+            > Why is 日本語 cut?
 
-              Look at␛[2J the parser first.
+                  Look at␛[2J the parser first.
 
-        ● I look at it.
+            ● I look at it.
 
-        ● Read src/parse.rs
-          └ 120 lines
+            ● Read src/parse.rs
+              └ 120 lines
 
-        ● $ cargo test --workspace --all-features 2>&1 | tail -n 40 # a long command li…
-          └ failed: 日本語
-            100 %
-            three
-            … 2 more lines (ctrl+o to see)
+            ✗ $ cargo test --workspace --all-features 2>&1 | tail -n 40 # a long command li…
+              └ failed: 日本語 · … 1 line above (ctrl+o to see)
+                three
+                four
+                five
 
-        ● Edit src/parse.rs  +2 −1
-             98   fn width(text: &str) -> usize {
-             99 -     text.len()
-             99 +     // 文字を数える: as people see them, not as they are kept
-            100 +     text.chars().count()
-            101   }
-        · the model answers slowly
+            ● Edit src/parse.rs  +2 −1
+                 98   fn width(text: &str) -> usize {
+                 99 -     text.len()
+                 99 +     // 文字を数える: as people see them, not as they are kept
+                100 +     text.chars().count()
+                101   }
+            · the model answers slowly
 
-        ● The parser is wrong in one place, see src/parse.rs: it counts bytes, so 日本語
-          and é and 👩‍💻 are cut.
+            ● The parser is wrong in one place, see src/parse.rs: it counts bytes, so 日本語
+              and é and 👩‍💻 are cut.
 
-          text   │ bytes │ columns
-          ───────┼───────┼────────
-          abc    │     3 │       3
-          日本語 │     9 │       6
+              text   │ bytes │ columns
+              ───────┼───────┼────────
+              abc    │     3 │       3
+              日本語 │     9 │       6
 
-          1. count characters
-          2. test it
-             • with tabs:    like this
+              1. count characters
+              2. test it
+                 • with tabs:    like this
 
-            fn width(text: &str) -> usize {
-                text.chars().count() // not bytes, and a comment that is too long for a
-              narrow terminal
-            }
+                fn width(text: &str) -> usize {
+                    text.chars().count() // not bytes, and a comment that is too long for a
+                  narrow terminal
+                }
 
-          A right-to-left word שלום and one that turns the rest �around.
+              A right-to-left word שלום and one that turns the rest �around.
 
-        >
-        ask before acting
-    "#]],
+            >
+            ask before acting
+        "#]],
     );
     check(
         &conversation(),
@@ -273,53 +278,53 @@ fn a_conversation() {
         200,
         &expect![[r#"
 
-        > Why is 日本語 cut?
+            > Why is 日本語 cut?
 
-              Look at␛[2J the parser first.
+                  Look at␛[2J the parser first.
 
-        ● I look at it.
+            ● I look at it.
 
-        ● Read src/parse.rs
-          └ 120 lines
+            ● Read src/parse.rs
+              └ 120 lines
 
-        ● $ cargo test --workspace --all-features 2>&1 | tail -n 40 # a long command line
-          └ failed: 日本語
-            100 %
-            three
-            … 2 more lines (ctrl+o to see)
+            ✗ $ cargo test --workspace --all-features 2>&1 | tail -n 40 # a long command line
+              └ failed: 日本語 · … 1 line above (ctrl+o to see)
+                three
+                four
+                five
 
-        ● Edit src/parse.rs  +2 −1
-             98   fn width(text: &str) -> usize {
-             99 -     text.len()
-             99 +     // 文字を数える: as people see them, not as they are kept
-            100 +     text.chars().count()
-            101   }
-        · the model answers slowly
+            ● Edit src/parse.rs  +2 −1
+                 98   fn width(text: &str) -> usize {
+                 99 -     text.len()
+                 99 +     // 文字を数える: as people see them, not as they are kept
+                100 +     text.chars().count()
+                101   }
+            · the model answers slowly
 
-        ● The parser is wrong in one place, see src/parse.rs: it counts bytes, so 日本語 and é and 👩‍💻 are cut.
+            ● The parser is wrong in one place, see src/parse.rs: it counts bytes, so 日本語 and é and 👩‍💻 are cut.
 
-          text   │ bytes │ columns
-          ───────┼───────┼────────
-          abc    │     3 │       3
-          日本語 │     9 │       6
+              text   │ bytes │ columns
+              ───────┼───────┼────────
+              abc    │     3 │       3
+              日本語 │     9 │       6
 
-          1. count characters
-          2. test it
-             • with tabs:    like this
+              1. count characters
+              2. test it
+                 • with tabs:    like this
 
-            fn width(text: &str) -> usize {
-                text.chars().count() // not bytes, and a comment that is too long for a narrow terminal
-            }
+                fn width(text: &str) -> usize {
+                    text.chars().count() // not bytes, and a comment that is too long for a narrow terminal
+                }
 
-          A right-to-left word שלום and one that turns the rest �around.
+              A right-to-left word שלום and one that turns the rest �around.
 
-        >
-        ask before acting
-    "#]],
+            >
+            ask before acting
+        "#]],
     );
 }
 
-fn opened(task: &str, parent: Option<&str>, kind: Option<&str>, description: &str) -> [Happens; 2] {
+pub fn opened(task: &str, parent: Option<&str>, kind: Option<&str>, description: &str) -> [Happens; 2] {
     let work = if kind.is_some() { "local_agent" } else { "local_bash" };
     [
         (
@@ -353,7 +358,7 @@ pub fn agents() -> Vec<Happens> {
     events
 }
 
-fn control(letter: char) -> KeyEvent {
+pub fn control(letter: char) -> KeyEvent {
     KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL)
 }
 
@@ -368,8 +373,8 @@ fn agents_at_work() {
             > Look everywhere.
 
             ● Explore · find all cal…  Grep fn parse
-              ◌ general-purpose…  rate limit… 1m 36s
-                ● $ cargo test --wo…  running 1m 33s
+              ◌ general-purpose…  rate limi…  1m 36s
+                ● $ cargo test --w…  running  1m 33s
               … 1 failed
 
             >
@@ -385,7 +390,7 @@ fn agents_at_work() {
             > Look everywhere.
 
             ● Explore · find all callers of the old parser  Grep fn parse    1 tool · 1m 39s
-              ◌ general-purpose · 次の段落を調べて…  rate limited, retry 2 of 10 in … 1m 36s
+              ◌ general-purpose · 次の段落を調べ…  rate limited, retry 2 of 10 in 1…  1m 36s
                 ● $ cargo test --workspace  running                                   1m 33s
               … 1 failed
 
@@ -439,9 +444,9 @@ fn the_view_of_tasks() {
             > Look everywhere.
 
             ● Explore · find all cal…  Grep fn parse
-              ◌ general-purpose…  rate limit… 1m 36s
-                ● $ cargo test --wo…  running 1m 33s
-            ✗ Plan · �turned␛[2J  failed          2s
+              ◌ general-purpose…  rate limi…  1m 36s
+                ● $ cargo test --w…  running  1m 33s
+            ✗ Plan · �turned␛[2J  failed: e       2s
             ↑↓ · enter look, steer · x stop · p
             pause/resume (P: whole subtree) · b
             background · $ budget · r resume · esc
@@ -460,9 +465,9 @@ fn the_view_of_tasks() {
             > Look everywhere.
 
             ● Explore · find all callers of the old parser  Grep fn parse    1 tool · 1m 39s
-              ◌ general-purpose · 次の段落を調べて…  rate limited, retry 2 of 10 in … 1m 36s
+              ◌ general-purpose · 次の段落を調べ…  rate limited, retry 2 of 10 in 1…  1m 36s
                 ● $ cargo test --workspace  running                                   1m 33s
-            ✗ Plan · �turned␛[2J  failed                                                  2s
+            ✗ Plan · �turned␛[2J  failed: e                                               2s
             ↑↓ · enter look, steer · x stop · p pause/resume (P: whole subtree) · b
             background · $ budget · r resume · esc back · other keys write the prompt
 
@@ -481,7 +486,7 @@ fn the_view_of_tasks() {
             ● Explore · find all callers of the old parser  Grep fn parse                                                                                                                            1 tool · 1m 39s
               ◌ general-purpose · 次の段落を調べて、全部直す  rate limited, retry 2 of 10 in 12s                                                                                                              1m 36s
                 ● $ cargo test --workspace  running                                                                                                                                                           1m 33s
-            ✗ Plan · �turned␛[2J  failed                                                                                                                                                                          2s
+            ✗ Plan · �turned␛[2J  failed: e                                                                                                                                                                       2s
             ↑↓ · enter look, steer · x stop · p pause/resume (P: whole subtree) · b background · $ budget · r resume · esc back · other keys write the prompt
 
             >
@@ -1029,17 +1034,17 @@ fn the_status_line() {
         shown
     };
     expect![[r#"
-        ask before acting · claude-test-4
-        ask before acting · claude-test-4
-        ask before acting · 2 working, 1 waiting
+        ask before acting · sandbox: landlock
+        ask before acting · sandbox: landlock
+        ask before acting · sandbox: landlock
         1 question · ask before acting
     "#]]
     .assert_eq(&status(40));
     expect![[r#"
         ask before acting · claude-test-4 · 85% context · sandbox: landlock
         ask before acting · claude-test-4 · 85% context · sandbox: landlock
-        ask before acting · 2 working, 1 waiting · claude-test-4 · 85% context
-        1 question · ask before acting · 2 working, 1 waiting · claude-test-4
+        ask before acting · 2 working, 1 waiting · claude-test-4 · sandbox: landlock
+        1 question · ask before acting · 2 working, 1 waiting · sandbox: landlock
     "#]]
     .assert_eq(&status(80));
     expect![[r#"

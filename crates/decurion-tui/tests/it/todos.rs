@@ -73,6 +73,7 @@ fn conversation_shows_the_list_when_it_changes() {
 #[test]
 fn list_stays_above_the_prompt_while_work_goes_on() {
     expect![[r#"
+
         ⣾ Waiting for the model… · 4s
           ✓ Do step 0␛[2J
           ▸ Doing step 1
@@ -83,6 +84,7 @@ fn list_stays_above_the_prompt_while_work_goes_on() {
     "#]]
     .assert_eq(&live(&at_work(&[wrote(1, 3)], (30, 24))));
     expect![[r#"
+
         ⣾ Waiting for the model… · 4s
           ✓ 5 done
           ✓ Do step 5␛[2J
@@ -125,4 +127,25 @@ fn task_panel_shows_the_list_first() {
         ask before acting
     "#]]
     .assert_eq(&live(&app));
+}
+
+/// A run that ended like this, the next prompt, and the steps that stand above the prompt then.
+fn pinned_after(written: Happens, outcome: &Value) -> String {
+    let ended =
+        json!({"type": "run_ended", "outcome": outcome, "totals": decurion_protocol::Totals::default()});
+    let prompt = crate::screens::said("user", "prompt", &json!("and now?"));
+    let mut app = app(&[written, (None, ended), prompt], (30, 24));
+    (app.view.at_work, app.view.root.ended) = (true, None);
+    app.view.root.began = Some(jiff::Timestamp::UNIX_EPOCH);
+    live(&app).lines().filter(|line| line.contains("step")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn list_of_work_that_is_done_is_not_shown_for_the_next_prompt() {
+    let (done, killed) =
+        (json!({"outcome": "completed", "report": "r"}), json!({"outcome": "killed", "by": "an interrupt"}));
+    assert_eq!(pinned_after(wrote(1, 3), &done), "");
+    assert_eq!(pinned_after(wrote(3, 3), &killed), "");
+    // What was interrupted may go on with the next prompt.
+    assert!(pinned_after(wrote(1, 3), &killed).contains("▸ Doing step 1"));
 }

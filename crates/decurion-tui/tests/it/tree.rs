@@ -112,13 +112,13 @@ fn everybody_has_a_line() {
         20,
         true,
         &expect![[r#"
-            ● Explore · find all c…  Grep fn parse (an… 2 tools · 1m 40s
-              ◌ general-purpose · 次の段…  rate limited, retry 2… 1m 36s
+            ● Explore · find all …  Grep fn parse (an…  2 tools · 1m 40s
+              ◌ general-purpose · 次の…  rate limited, retry 2 …  1m 36s
               ● $ cargo test --workspace  running                 1m 33s
             ? general-purpose · clean up  waiting for you         1m 31s
             ◌ Plan · waits  queued                                1m 28s
-            ✓ Plan · was quick  completed                             1s
-            ✗ Plan · went wrong␛[2J  failed                           1s
+            ✗ Plan · went wrong␛[2J  failed: e                        1s
+            ✓ Plan · was quick  r                                     1s
         "#]],
     );
     check(
@@ -128,9 +128,9 @@ fn everybody_has_a_line() {
         false,
         &expect![[r#"
             ● Explore · find all…  Grep fn parse (a…
-              ◌ general-purpose…  rate limit… 1m 36s
-              ● $ cargo test --work…  running 1m 33s
-            ? general-purpose…  waiting for … 1m 31s
+              ◌ general-purpose…  rate limi…  1m 36s
+              ● $ cargo test --wor…  running  1m 33s
+            ? general-purpose…  waiting for…  1m 31s
             ◌ Plan · waits  queued            1m 28s
               … 1 done, 1 failed
         "#]],
@@ -159,9 +159,9 @@ fn whoever_asks_is_in_sight_where_not_all_fit() {
         3,
         false,
         &expect![[r#"
-            ● Explore · find all callers of th…  Grep fn parse (and 1 more) 2 tools · 1m 40s
             ? general-purpose · clean up  waiting for you                             1m 31s
-              … 3 more running, 1 done, 1 failed
+            ✗ Plan · went wrong␛[2J  failed: e                                            1s
+              … 4 more running, 1 done · 6 agents
         "#]],
     );
     check(
@@ -171,7 +171,131 @@ fn whoever_asks_is_in_sight_where_not_all_fit() {
         false,
         &expect![[r#"
             ? general-purpose · clean up  waiting for you                             1m 31s
-              … 4 more running, 1 done, 1 failed
+              … 4 more running, 1 done, 1 failed · 6 agents
         "#]],
+    );
+}
+
+/// Forty agents: one asks, two failed, three were stopped, ten are done.
+fn forty() -> SessionView {
+    let mut events = Vec::new();
+    for number in 0..40 {
+        let task = format!("a{number:02}");
+        let task: &'static str = Box::leak(task.into_boxed_str());
+        events.push(opened(task, None, Some("Explore"), &format!("look at part {}", number / 2)));
+        events.push(runs(task));
+        let ended = |outcome: &Value| {
+            let mut outcome = outcome.clone();
+            outcome["state"] = json!("ended");
+            state(task, &outcome)
+        };
+        match number {
+            5 => events.push((Some(task), json!({"type": "asked", "question": {
+                "id": uuid::Uuid::nil(), "agent": task, "call": "c", "tool": "Bash", "input": {},
+                "intent": Intent::titled("$ rm -rf target"), "reason": "no rule allows this",
+            }}))),
+            7 | 20 => events.push(ended(&json!({"outcome": "failed", "error": "no such file: x.rs"}))),
+            10..13 => events.push(ended(&json!({"outcome": "killed", "by": "a person"}))),
+            25..35 => events.push(ended(
+                &json!({"outcome": "completed", "report": "## Findings\n\nTwo callers use it. Both are old."}),
+            )),
+            _ => events.push((None, json!({"type": "task_progressed", "task": task,
+                "progress": {"tools": number, "tokens": 1_000 * number, "duration_ms": 0, "activities": []}}))),
+        }
+    }
+    session(&events)
+}
+
+#[test]
+fn forty_agents_fold_to_those_that_matter_and_a_sum() {
+    check(
+        &forty(),
+        80,
+        8,
+        false,
+        &expect![[r#"
+        ? Explore #2 · look at part 2  waiting for you                            1m 25s
+        ● Explore #1 · look at part 18  waiting for the model  36 tools · 36.0k tok · 0s
+        ● Explore #2 · look at part 18  waiting for the model  37 tools · 37.0k tok · 0s
+        ● Explore #1 · look at part 19  waiting for the model  38 tools · 38.0k tok · 0s
+        ● Explore #2 · look at part 19  waiting for the model  39 tools · 39.0k tok · 0s
+        ✗ Explore #1 · look at part 10  failed: no such file: x.rs                    2s
+        ✗ Explore #2 · look at part 3  failed: no such file: x.rs                     2s
+          … 20 more running, 10 done, 3 stopped · 40 agents · 420k tok
+    "#]],
+    );
+}
+
+/// The tree with all of them and this one chosen, on so many rows.
+fn choose(view: &SessionView, chosen: &str, most: usize) -> Vec<ratatui::text::Line<'static>> {
+    let (theme, now) = (Theme::new(Shades::None), jiff::Timestamp::from_second(100).unwrap());
+    let chosen = chosen.parse().unwrap();
+    Panel { theme: &theme, columns: 80, most, now, chosen: Some(&chosen), all: true }.lines(view)
+}
+
+fn shown(lines: &[ratatui::text::Line<'_>]) -> String {
+    lines.iter().map(|line| format!("{}\n", line.to_string().trim_end())).collect()
+}
+
+#[test]
+fn those_that_ended_come_last_and_are_folded_until_one_is_chosen() {
+    expect![[r#"
+        ● Explore #2 · look at part 17  waiting for the model  35 tools · 35.0k tok · 0s
+        ● Explore #1 · look at part 18  waiting for the model  36 tools · 36.0k tok · 0s
+        ● Explore #2 · look at part 18  waiting for the model  37 tools · 37.0k tok · 0s
+        ● Explore #1 · look at part 19  waiting for the model  38 tools · 38.0k tok · 0s
+        ● Explore #2 · look at part 19  waiting for the model  39 tools · 39.0k tok · 0s
+          … 20 more running, 10 done, 2 failed, 3 stopped · 40 agents · 420k tok
+    "#]]
+    .assert_eq(&shown(&choose(&forty(), "a39", 6)));
+    expect![[r#"
+        ● Explore #1 · look at part 19  waiting for the model  38 tools · 38.0k tok · 0s
+        ● Explore #2 · look at part 19  waiting for the model  39 tools · 39.0k tok · 0s
+        ✗ Explore #1 · look at part 10  failed: no such file: x.rs                    2s
+        ✗ Explore #2 · look at part 3  failed: no such file: x.rs                     2s
+        ✓ Explore #1 · look at part 17  Two callers use it.                           2s
+          … 23 more running, 9 done, 3 stopped · 40 agents · 420k tok
+    "#]]
+    .assert_eq(&shown(&choose(&forty(), "a20", 6)));
+    expect![[r#"
+        ✓ Explore #1 · look at part 13  Two callers use it.                           2s
+        ✓ Explore #2 · look at part 12  Two callers use it.                           2s
+        ■ Explore #1 · look at part 6  stopped                                        2s
+        ■ Explore #2 · look at part 5  stopped                                        2s
+        ■ Explore #1 · look at part 5  stopped                                        2s
+          … 25 more running, 8 done, 2 failed · 40 agents · 420k tok
+    "#]]
+    .assert_eq(&shown(&choose(&forty(), "a12", 6)));
+}
+
+#[test]
+fn the_chosen_row_is_seen_from_edge_to_edge() {
+    use ratatui::style::Modifier;
+    let lines = choose(&forty(), "a39", 6);
+    let reversed: Vec<bool> =
+        lines.iter().map(|line| line.style.add_modifier.contains(Modifier::REVERSED)).collect();
+    let chosen = reversed.iter().position(|is_chosen| *is_chosen).unwrap();
+    assert_eq!(reversed.iter().filter(|is_chosen| **is_chosen).count(), 1);
+    assert!(lines[chosen].to_string().contains("part 19") && lines[chosen].width() == 80);
+}
+
+#[test]
+fn whoever_is_gone_leaves_no_gap_above_those_below() {
+    let view = session(&[
+        opened("a1", None, Some("Plan"), "outer"),
+        opened("a2", Some("a1"), Some("Plan"), "inner"),
+        opened("b3", Some("a2"), None, "make"),
+        state("a1", &json!({"state": "ended", "outcome": "completed", "report": "r"})),
+    ]);
+    check(
+        &view,
+        60,
+        8,
+        false,
+        &expect![[r#"
+        ● Plan · inner  waiting for the model                 1m 39s
+          ● $ make  running                                   1m 38s
+          … 1 done
+    "#]],
     );
 }

@@ -106,6 +106,17 @@ fn a_silent_provider_looks_different_from_one_that_writes() {
         ⣾ Writing… · no answer for 33s · esc to interrupt
     "#]],
     );
+    // Whoever came later has not heard that the request was sent.
+    let said = json!({"type": "message", "message": {"role": "user", "content": "x"}, "lines": [], "parent": null,
+        "meta": {"origin": "prompt"}});
+    check(
+        &session(&[(1_000, said)]),
+        34_000,
+        &[80],
+        &expect![[r#"
+        ⣾ Waiting for claude-sonnet-4-6… · no answer for 33s · esc to interrupt
+    "#]],
+    );
     // A tool may take as long as it needs.
     check(
         &session(&[(1_000, call("c1"))]),
