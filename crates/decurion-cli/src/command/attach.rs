@@ -14,6 +14,7 @@ use decurion_tui::plain::Lines;
 use decurion_tui::{Ended, Signal};
 use serde_json::json;
 
+use super::interact::first::ask;
 use super::interact::{Owner, Screening, Surroundings, library, look, show, signals};
 use super::run::block_on;
 use crate::args::AttachArgs;
@@ -25,6 +26,9 @@ use crate::wire;
 
 /// How long a session may take to answer before it counts as one that only takes long.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// How soon one that nobody needs any more is over.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Shows a session of another process.
 pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
@@ -65,11 +69,9 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
             Ended::By(Signal::Hangup) => 129,
             Ended::By(_) => 143,
             Ended::Left | Ended::Over | Ended::Kept(..) | Ended::Next(..) => {
-                if goes_on(&live, hello.session, matches!(ended, Ended::Over)).await {
+                if goes_on(&live, &state, hello.session, matches!(ended, Ended::Over)).await {
                     let id = hello.session;
-                    note(format!(
-                        "it goes on: decurion attach {id} while somebody works or looks, decurion --resume {id} later"
-                    ));
+                    note(format!("still running; reattach: decurion attach {id}"));
                 } else {
                     say_over(&state, hello.session);
                 }
@@ -81,16 +83,26 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
 
 /// Whether the session goes on without us. Its socket may be there for a moment longer than the session: what counts is
 /// that somebody answers. One who takes long is there, unless the session has left us.
-async fn goes_on(live: &LiveSessions, session: SessionId, has_left: bool) -> bool {
+async fn goes_on(live: &LiveSessions, state: &Utf8Path, session: SessionId, has_left: bool) -> bool {
+    // One without a terminal ends when nobody works in it and we were the last to look: to ask it is to look again.
+    let socket = live.socket(session);
+    if !recorded(&Archive::new(state), session).is_working() {
+        for _ in 0..(ENDS_WITHIN.as_millis() / LOOK_EVERY.as_millis()) {
+            if !socket.exists() {
+                return false;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
     let Ok(mut attached) = live.attach(session).await else { return false };
     let answer = tokio::time::timeout(ANSWER_WITHIN, attached.ask(Command::Tasks)).await;
     answer.map_or(!has_left, |answer| answer.is_some())
 }
 
 fn say_over(state: &Utf8Path, session: SessionId) {
-    note("its owner has left: the session is over");
+    note("the session has ended");
     if let Some(Found::Ours(_)) = Archive::new(state).find(session, &[]) {
-        note(format!("decurion --resume {session} goes on with it"));
+        note(format!("resume with: decurion --resume {session}"));
     }
 }
 
@@ -124,7 +136,33 @@ async fn choose(live: &LiveSessions, wanted: Option<&str>, paths: &Paths) -> Res
             Err(Failure::usage(format!("no live session has this id: {}", wanted.unwrap_or_default()))
                 .hint(hint))
         }
-        several => Err(Failure::usage(format!("{several} sessions fit; name one by its id")).hint(hint)),
+        _ => Ok(pick(&Archive::new(&state(paths)?), fitting)?),
+    }
+}
+
+/// Lists sessions and asks which one is meant.
+fn pick(archive: &Archive, mut sessions: Vec<Hello>) -> Result<Hello, Failure> {
+    say!("Which session?");
+    for (at, hello) in sessions.iter().enumerate() {
+        let view = recorded(archive, hello.session);
+        let state = match (view.questions.len(), view.is_working()) {
+            (0, false) => "idle".to_owned(),
+            (0, true) => "working".to_owned(),
+            (1, _) => "1 question".to_owned(),
+            (many, _) => format!("{many} questions"),
+        };
+        let id = hello.session.to_string();
+        say!("{:>3}. {}  {state:<11}  {}  {}", at + 1, &id[..8], hello.cwd, title(archive, hello));
+    }
+    let answer = ask(&format!("Choose 1–{} (Enter to quit): ", sessions.len()))?.unwrap_or_default();
+    let number = answer.parse::<usize>().ok().filter(|number| (1..=sessions.len()).contains(number));
+    match number {
+        Some(number) => Ok(sessions.swap_remove(number - 1)),
+        None if answer.is_empty() => Err(Failure::usage("no session chosen")),
+        None => {
+            Err(Failure::usage(format!("\"{}\" is not one of the sessions", crate::report::visible(&answer)))
+                .hint("name one by the beginning of its id: decurion attach ID"))
+        }
     }
 }
 

@@ -36,6 +36,7 @@ use decurion_store::{Archive, Found};
 use decurion_tui::app::{App, Library};
 use decurion_tui::conversation::Greeting;
 use decurion_tui::keymap::Keymap;
+use decurion_tui::links::Links;
 use decurion_tui::plain::Lines;
 use decurion_tui::terminal::{self, Terminal};
 use decurion_tui::theme::{Shades, Theme};
@@ -67,7 +68,7 @@ pub fn keep() -> Result<u8, Failure> {
             give_back_terminal(held);
             if !is_wish(signal) {
                 note(format!("it was killed by signal {signal}; all that was recorded is there"));
-                note("decurion --continue goes on with it");
+                note("resume with: decurion --continue");
             }
             Ok(u8::try_from(128 + signal).unwrap_or(1))
         }
@@ -211,9 +212,7 @@ fn words_for(start: &Start, is_on_record: bool) -> Option<&'static str> {
     match start {
         Start::New { .. } if is_on_record => Some("a new session; the one above stays on record (/resume)"),
         Start::New { .. } => Some("a new session; of the one above no transcript is kept"),
-        Start::Fork { .. } => {
-            Some("a copy: what is said from here on is not in the session that it was made of")
-        }
+        Start::Fork { .. } => Some("Forked. The original session is unchanged."),
         Start::Resume { at: Some(_), .. } => Some("back to here; what came after stays on record"),
         Start::Resume { at: None, .. } => None,
     }
@@ -234,7 +233,7 @@ async fn broken(commands: CommandSender, door: Option<Listener>, exits: &Exits) 
         return Failure::failed("it ended by a fault in the program, and no transcript of it is kept");
     }
     Failure::failed("it ended by a fault in the program; all that was recorded is there")
-        .hint(format!("decurion --resume {} goes on with this session", exits.session))
+        .hint(format!("resume with: decurion --resume {}", exits.session))
 }
 
 /// Says how it ended, and where to find the session again; gives the exit code.
@@ -251,7 +250,7 @@ fn say_goodbye(ended: &Ended, exits: &Exits) -> u8 {
     };
     // A terminal that is gone reads nothing.
     if code != 129 && exits.is_on_record() && !exits.is_empty() {
-        note(format!("decurion --resume {} goes on with this session", exits.session));
+        note(format!("resume with: decurion --resume {}", exits.session));
     }
     code
 }
@@ -314,6 +313,7 @@ impl Screening<'_> {
         known.sandbox = crate::wire::sandbox_name(loaded);
         known.can_bypass = loaded.settings.permissions.default_mode == Mode::BypassPermissions;
         known.reduced_motion = loaded.settings.reduced_motion;
+        known.links = links(self.around, cwd);
         known.has_own = program::status_command(loaded).is_some();
         let exits = match owner {
             Owner::Ours(exits) => {
@@ -399,6 +399,25 @@ pub fn look(around: &Surroundings<'_>) -> (Shades, String) {
     }
     let said = terminal::said();
     (said.shades.unwrap_or_default(), said.typed)
+}
+
+/// What links in what is shown are relative to, where the terminal is known to follow links or to pass over them.
+fn links(around: &Surroundings<'_>, cwd: &Utf8Path) -> Option<Links> {
+    let says = |name: &str| around.environment.get(name).unwrap_or_default();
+    let term = says("TERM");
+    if around.plain || matches!(term, "" | "dumb" | "linux") {
+        return None;
+    }
+    let known = ["alacritty", "contour", "foot", "ghostty", "kitty", "rio", "tmux", "wezterm"];
+    let programs = ["Hyper", "Tabby", "WezTerm", "ghostty", "iTerm.app", "rio", "tmux", "vscode"];
+    // Older ones have faults with links.
+    let vte = says("VTE_VERSION").parse::<u32>().is_ok_and(|version| version >= 5_000);
+    let knows = known.iter().any(|name| term.contains(name))
+        || programs.contains(&says("TERM_PROGRAM"))
+        || vte
+        || ["KITTY_WINDOW_ID", "KONSOLE_VERSION", "WT_SESSION"].iter().any(|name| !says(name).is_empty());
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    knows.then(|| Links { host, folder: cwd.to_string() })
 }
 
 fn known_shades(around: &Surroundings<'_>) -> Option<Shades> {

@@ -109,7 +109,7 @@ fn draw_all(folder: &Path) -> Result<(), Box<dyn Error>> {
     wide.resize((100, 34))?;
     wide.wait("I go on as soon as the first of them")?;
     wide.press(&["C-d"])?;
-    wide.wait("keep it")?;
+    wide.wait("Keep running")?;
     wide.draw(&folder.join("leaving.svg"))?;
     wide.press(&["Down", "Down", "Enter"])?;
     Ok(())

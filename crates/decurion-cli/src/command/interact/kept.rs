@@ -27,7 +27,7 @@ pub async fn go_on(
             "there is no door through which anybody could come back to this session",
         ));
     };
-    note(format!("it goes on in the background: decurion attach {session}"));
+    note(format!("running in the background; reattach: decurion attach {session}"));
     leash.let_go().map_err(|error| Failure::failed(format!("cannot go on without a terminal: {error}")))?;
     let mut view = view;
     let mut clients = door.clients();

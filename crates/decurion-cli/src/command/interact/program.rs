@@ -253,10 +253,10 @@ impl Shared {
         let found = InstructionRequest::new(&self.loaded).0.load();
         let is_read = found.files.iter().any(|file| file.path.canonicalize_utf8().ok() == real);
         Ok(if is_read {
-            format!("{path} says from the next session on: {line}")
+            format!("Saved to {path} (takes effect next session): {line}")
         } else {
             format!(
-                "{path} now says: {line}; but the settings of this folder leave that file out, so no session reads it"
+                "Saved to {path}: {line}; but the settings of this folder exclude that file, so no session reads it"
             )
         })
     }

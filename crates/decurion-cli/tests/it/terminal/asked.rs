@@ -290,7 +290,7 @@ fn a_question_that_is_open_when_the_program_is_killed_is_asked_again() {
     end(&terminal);
     let again = terminal.beside(&["--continue"]);
     let screen = again.wait_for("? Run");
-    assert!(screen.contains("stopped by the end of the session, with a question open"), "{screen}");
+    assert!(screen.contains("Stopped: the session was closed."), "{screen}");
     assert!(!screen.contains("interrupt"), "{screen}");
     assert_eq!(effects(&again), 0);
     again.keys("1");
@@ -338,11 +338,11 @@ fn a_question_of_a_turn_that_was_stopped_on_leaving_is_not_asked_again() {
     terminal.say("go");
     terminal.wait_for("? Run");
     terminal.keys("C-d");
-    terminal.wait_for("The agent is still at work");
+    terminal.wait_for("Still running");
     terminal.keys("Down Down Enter");
     assert_eq!(terminal.ended(), 0);
     let again = terminal.beside(&["--continue"]).ready();
-    let screen = again.wait_for("stopped by an interrupt");
+    let screen = again.wait_for("Interrupted.");
     assert!(!screen.contains("its work continues"), "{screen}");
     again.say("what now");
     again.wait_settled("It is over.");

@@ -86,7 +86,7 @@ fn a_conversation_that_goes_on_elsewhere_goes_on_in_the_mode_it_is_in() {
     for leads in ["/fork", "/clear"] {
         terminal.say(leads);
         terminal.wait_for(if leads == "/fork" {
-            "a copy: what is said"
+            "Forked. The original"
         } else {
             "a new session; the one above"
         });

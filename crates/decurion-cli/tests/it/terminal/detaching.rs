@@ -10,8 +10,13 @@ fn leaving() -> Terminal {
     terminal.wait_for("It looks.");
     terminal.wait_for("look around  $ while");
     terminal.keys("C-d");
-    let list = terminal.wait_for("Still at work: Explore · look around");
-    assert!(list.contains("keep it") && list.contains("wait") && list.contains("stop it"), "{list}");
+    let list = terminal.wait_for("Still running: Explore · look around");
+    assert!(
+        list.contains("Keep running in background")
+            && list.contains("Wait")
+            && list.contains("Stop and quit"),
+        "{list}"
+    );
     terminal
 }
 
@@ -27,7 +32,7 @@ fn kept() -> (Terminal, String) {
     terminal.keys("Enter");
     assert_eq!(terminal.ended(), 0);
     let screen = terminal.screen();
-    assert!(screen.contains("it goes on in the background: decurion attach"), "{screen}");
+    assert!(screen.contains("running in the background; reattach: decurion attach"), "{screen}");
     // The agent; the turn that began it is over as soon as that is on record.
     terminal.wait_that("one at work", || listed(&terminal).expect("no session is listed")["working"] == 1);
     let row = listed(&terminal).expect("no session is listed");
@@ -49,7 +54,7 @@ pub fn all_gone(terminal: &Terminal) {
 fn escape_stays_and_so_does_the_work() {
     let terminal = leaving();
     terminal.keys("Escape");
-    terminal.wait_gone("Still at work");
+    terminal.wait_gone("Still running");
     terminal.go();
     terminal.wait_for("It has reported.");
 }
@@ -67,7 +72,7 @@ fn what_works_is_stopped_if_that_is_wanted() {
 fn what_works_is_waited_for_if_that_is_wanted() {
     let terminal = leaving();
     terminal.keys("Down Enter");
-    terminal.wait_gone("Still at work");
+    terminal.wait_gone("Still running");
     terminal.go();
     assert_eq!(terminal.ended(), 0);
     assert!(terminal.scrollback().contains("It has reported."), "{}", terminal.scrollback());
@@ -84,15 +89,50 @@ fn what_is_kept_is_attached_to_and_seen_live() {
     // Leaving it ends nothing, and nothing is asked.
     attached.keys("C-d");
     assert_eq!(attached.ended(), 0);
-    assert!(attached.screen().contains("it goes on: decurion attach"), "{}", attached.screen());
+    assert!(attached.screen().contains("still running; reattach: decurion attach"), "{}", attached.screen());
     assert!(listed(&terminal).is_some());
     let again = terminal.beside(&["attach", &session[..8]]);
     again.wait_for("look around  $ while");
     terminal.go();
     again.wait_for("It has reported.");
+    // Whoever looks at it last leaves nothing that could be come back to.
     again.keys("C-d");
     assert_eq!(again.ended(), 0);
+    let screen = again.screen();
+    assert!(screen.contains("the session has ended") && !screen.contains("still running"), "{screen}");
     all_gone(&terminal);
+}
+
+#[test]
+fn attach_asks_which_session_where_several_live() {
+    let script = "when text=/hello (.+)/\n  say \"I heard $1.\"\n";
+    let first = Terminal::start(script);
+    first.say("hello first");
+    first.wait_for("I heard first.");
+    let second = first.beside(&[]).ready();
+    second.say("hello second");
+    second.wait_for("I heard second.");
+    let attached = first.beside(&["attach"]);
+    let list = attached.wait_for("Choose 1–2");
+    assert!(list.contains("hello first") && list.contains("hello second") && list.contains("idle"), "{list}");
+    let row = list.lines().find(|row| row.contains("hello second")).expect("it is listed");
+    attached.keys(&format!("{} Enter", &row.trim()[..1]));
+    attached.wait_for("I heard second.");
+    let other = first.beside(&["attach"]);
+    other.wait_for("Choose 1–2");
+    other.write("none of them");
+    other.keys("Enter");
+    other.wait_for("\"none of them\" is not one of the sessions");
+}
+
+#[test]
+fn attach_to_a_turn_that_waits_for_its_provider_shows_that_it_works() {
+    let terminal = Terminal::start("when\n  stall\n");
+    terminal.say("hello");
+    terminal.wait_for("esc to interrupt");
+    let attached = terminal.beside(&["attach"]);
+    attached.wait_for("> hello");
+    attached.wait_for("esc to interrupt");
 }
 
 #[test]
@@ -142,7 +182,7 @@ when
     terminal.keys("C-c");
     terminal.wait_for("again to leave");
     terminal.keys("C-c");
-    terminal.wait_for("keep it");
+    terminal.wait_for("Keep running");
     terminal.keys("Enter");
     assert_eq!(terminal.ended(), 0);
     terminal.go();
@@ -175,7 +215,7 @@ fn kept_work_whose_record_is_taken_away_ends() {
     terminal.wait_for("look around  $ while");
     terminal.wait_recorded("It looks.");
     terminal.keys("C-d");
-    terminal.wait_for("keep it");
+    terminal.wait_for("Keep running");
     terminal.keys("Enter");
     assert_eq!(terminal.ended(), 0);
     terminal.lose_state();
@@ -256,7 +296,7 @@ fn a_worker_that_is_killed_leaves_a_usable_terminal() {
     });
     kill(worker.expect("nobody works"));
     let screen = terminal.wait_for("left with 137");
-    assert!(screen.contains("decurion --continue goes on with it"), "{screen}");
+    assert!(screen.contains("resume with: decurion --continue"), "{screen}");
     let stty = |name: &str| super::text_of(terminal.stand.home.home().join(name));
     terminal.wait_that("the terminal's state", || !stty("after").is_empty());
     assert_eq!(stty("before"), stty("after"));

@@ -112,7 +112,7 @@ fn the_title_of_work_goes_where_the_work_is_left_or_killed() {
         terminal.wait_fact("pane_title", |title| title == "● work");
         if is_kept {
             terminal.keys("C-d");
-            terminal.wait_for("keep it");
+            terminal.wait_for("Keep running");
             terminal.keys("Enter");
         } else {
             terminal.kill_worker();
@@ -147,7 +147,7 @@ fn what_an_interrupted_answer_cost_is_shown_as_a_bound_where_the_provider_does_n
     terminal.say("tell me");
     terminal.wait_for("Once upon a time");
     terminal.keys("Escape");
-    terminal.wait_settled("stopped by an interrupt");
+    terminal.wait_settled("Interrupted.");
     terminal.wait_for("at most $0.");
     terminal.say("/cost");
     terminal.wait_for("this session has cost at most $0.");
@@ -159,7 +159,7 @@ fn an_interrupted_answer_stays_in_the_conversation_and_the_model_knows() {
     terminal.say("tell me");
     terminal.wait_for("Once upon a time");
     terminal.keys("Escape");
-    terminal.wait_settled("stopped by an interrupt");
+    terminal.wait_settled("Interrupted.");
     terminal.wait_recorded("Once upon a time");
     // As after a crash: nothing more is written by this process.
     let again = terminal.beside(&["--continue", "--fork-session"]);

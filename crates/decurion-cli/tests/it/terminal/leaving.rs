@@ -51,7 +51,7 @@ fn what_was_written_in_an_attached_terminal_outlives_the_session() {
     assert_eq!(attached.ended(), 0);
     let screen = attached.screen();
     assert!(screen.contains("what was written, and not sent: half a thought"), "{screen}");
-    assert!(screen.contains("its owner has left: the session is over"), "{screen}");
+    assert!(screen.contains("the session has ended"), "{screen}");
     assert!(screen.contains("decurion --resume "), "{screen}");
     let again = owner.beside(&["--continue"]).ready();
     again.keys("Up");

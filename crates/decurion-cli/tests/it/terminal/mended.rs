@@ -40,7 +40,7 @@ when
     terminal.say("go");
     terminal.wait_for("It goes on by itself.");
     terminal.keys("C-d");
-    terminal.wait_for("as soon as the work is done");
+    terminal.wait_for("when everything is done");
     let home = terminal.stand.home.home();
     std::fs::write(home.join("go"), "").unwrap();
     assert_eq!(terminal.ended(), 0);
@@ -52,7 +52,7 @@ fn at_the_end_of_input_one_signal_leaves() {
     let terminal = plain("when\n  say \"I begin\"\n  stall\n", &[]);
     terminal.say("go");
     terminal.keys("C-d");
-    terminal.wait_for("as soon as the work is done");
+    terminal.wait_for("when everything is done");
     terminal.keys("C-c");
     assert_eq!(terminal.ended(), 130);
 }

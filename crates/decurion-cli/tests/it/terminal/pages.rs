@@ -58,10 +58,10 @@ fn an_agent_is_watched_and_told_something_which_its_next_request_carries() {
     let page = terminal.wait_for("I shall wait.");
     assert!(page.starts_with("Explore · look around") && page.contains("Look at the orchard."), "{page}");
     terminal.write("count the pears too");
-    terminal.wait_for("tell it: count the pears too");
+    terminal.wait_for("Message: count the pears too");
     terminal.keys("Enter");
-    terminal.wait_gone("tell it: count");
-    terminal.wait_for("told, and heard at its next step: count the pears too");
+    terminal.wait_gone("Message: count");
+    terminal.wait_for("Queued for its next step: count the pears too");
     terminal.wait_recorded("count the pears too");
     terminal.go();
     let page = terminal.wait_for("Nothing here.");
@@ -92,7 +92,7 @@ fn an_agent_is_stopped_from_the_tree() {
     terminal.wait_for("stop Explore · look around? (enter · esc: no)");
     assert!(terminal.screen().contains("● Explore · look around"), "{}", terminal.screen());
     terminal.keys("Enter");
-    terminal.wait_for("killed");
+    terminal.wait_for("stopped  ");
     terminal.keys("Escape");
     terminal.wait_for("It was stopped.");
     terminal.wait_that("no process of it is left", || {
@@ -191,7 +191,7 @@ when
     terminal.keys("x y");
     terminal.wait_for("(enter · esc: no)");
     terminal.keys("Enter");
-    terminal.wait_for("killed");
+    terminal.wait_for("stopped  ");
 }
 
 #[test]
@@ -258,6 +258,6 @@ when
     terminal.keys("x y");
     terminal.wait_for("stop Explore · second? (enter");
     terminal.keys("Enter");
-    terminal.wait_for("✗ Explore · second");
+    terminal.wait_for("■ Explore · second");
     terminal.wait_for("It was stopped.");
 }

@@ -155,7 +155,7 @@ fn all_that_is_folded_and_all_help_can_be_read() {
     let terminal = Terminal::with(Stand::new(script), &["--plain"], (80, 24));
     let is_row = |number: &str| terminal.scrollback().lines().any(|row| row.trim() == number);
     terminal.say("!seq 1 30");
-    terminal.wait_for("… 27 more lines (/transcript to see)");
+    terminal.wait_for("… 14 more lines (/transcript to see)");
     assert!(!is_row("17"));
     terminal.say("/transcript");
     wait_times(&terminal, "that was the whole conversation", 1);

@@ -54,7 +54,7 @@ fn the_session_before_goes_on_and_where_there_is_none_that_is_said() {
 fn a_copy_goes_its_own_way() {
     let terminal = second();
     terminal.say("/fork");
-    terminal.wait_for("a copy: what is said from here on");
+    terminal.wait_for("Forked. The original session is unchanged.");
     let request = next_request(&terminal, "one thing more");
     assert!(request.contains("kumquats"), "{request}");
     terminal.keys("C-d");

@@ -151,7 +151,7 @@ when
     terminal.keys("C-b");
     terminal.wait_for("It goes on by itself.");
     terminal.keys("C-d");
-    let screen = terminal.wait_for("stop it");
-    assert!(!screen.contains("keep it"), "{screen}");
+    let screen = terminal.wait_for("Stop and quit");
+    assert!(!screen.contains("Keep running"), "{screen}");
     terminal.go();
 }

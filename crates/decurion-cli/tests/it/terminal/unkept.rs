@@ -123,7 +123,7 @@ fn work_to_which_nobody_could_come_back_is_not_kept() {
     terminal.wait_recorded("It looks.");
     terminal.lose_state();
     terminal.keys("C-d");
-    terminal.wait_for("keep it");
+    terminal.wait_for("Keep running");
     terminal.keys("Enter");
     terminal.wait_for("it cannot be kept, because nobody could come back to it");
     terminal.go();

@@ -62,7 +62,7 @@ fn prompts_are_there_again_in_the_next_process() {
     next.wait_gone("> count the kumquats");
     next.keys("C-r");
     next.write("kumq");
-    next.wait_for("earlier prompts with \"kumq\": count the kumquats");
+    next.wait_for("reverse-search \"kumq\": count the kumquats");
     next.keys("Enter");
     next.wait_for("> count the kumquats");
     let file = std::fs::metadata(next.stand.home.state().join("prompts.jsonl")).unwrap();
@@ -118,7 +118,7 @@ fn keys_of_vi_work_where_they_are_wanted() {
 fn a_line_is_kept_in_the_instructions() {
     let terminal = Terminal::start(ANY);
     terminal.say("# jars are counted twice");
-    terminal.wait_for("says from the next session on:");
+    terminal.wait_for("(takes effect next session):");
     assert_eq!(text_of(terminal.stand.home.work().join("AGENTS.md")), "- jars are counted twice\n");
     let next = terminal.beside(&[]).ready();
     next.say("hello");
@@ -137,8 +137,8 @@ when
     terminal.wait_for("◌ $ while");
     terminal.say("the second");
     terminal.say("the third");
-    let screen = terminal.wait_for("next: the third");
-    assert!(screen.contains("next: the second") && screen.contains("(↑ takes them back)"), "{screen}");
+    let screen = terminal.wait_for("Queued: the third");
+    assert!(screen.contains("Queued: the second") && screen.contains("(↑ to edit)"), "{screen}");
     terminal.keys("Up");
     terminal.wait_until("both in the prompt", |screen| {
         screen.contains("> the second") && !screen.contains("next:") && screen.contains("  the third")
@@ -146,7 +146,7 @@ when
     terminal.keys("C-c");
     terminal.wait_gone("> the second");
     terminal.say("the third after all");
-    terminal.wait_for("next: the third after all");
+    terminal.wait_for("Queued: the third after all");
     terminal.go();
     terminal.wait_settled("Heard the third.");
     assert!(!terminal.last_request("main").contains("the second"));
