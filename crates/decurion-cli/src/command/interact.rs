@@ -404,20 +404,28 @@ pub fn look(around: &Surroundings<'_>) -> (Shades, String) {
 /// What links in what is shown are relative to, where the terminal is known to follow links or to pass over them.
 fn links(around: &Surroundings<'_>, cwd: &Utf8Path) -> Option<Links> {
     let says = |name: &str| around.environment.get(name).unwrap_or_default();
-    let term = says("TERM");
-    if around.plain || matches!(term, "" | "dumb" | "linux") {
-        return None;
-    }
-    let known = ["alacritty", "contour", "foot", "ghostty", "kitty", "rio", "tmux", "wezterm"];
-    let programs = ["Hyper", "Tabby", "WezTerm", "ghostty", "iTerm.app", "rio", "tmux", "vscode"];
-    // Older ones have faults with links.
-    let vte = says("VTE_VERSION").parse::<u32>().is_ok_and(|version| version >= 5_000);
-    let knows = known.iter().any(|name| term.contains(name))
-        || programs.contains(&says("TERM_PROGRAM"))
-        || vte
-        || ["KITTY_WINDOW_ID", "KONSOLE_VERSION", "WT_SESSION"].iter().any(|name| !says(name).is_empty());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    knows.then(|| Links { host, folder: cwd.to_string() })
+    (!around.plain && follows_links(says)).then(|| Links { host, folder: cwd.to_string() })
+}
+
+/// Whether a terminal with this environment is known to follow links or to pass over them.
+fn follows_links<'a>(says: impl Fn(&str) -> &'a str) -> bool {
+    const TERMS: [&str; 8] = ["alacritty", "contour", "foot", "ghostty", "kitty", "rio", "tmux", "wezterm"];
+    const PROGRAMS: [&str; 8] =
+        ["Hyper", "Tabby", "WezTerm", "ghostty", "iTerm.app", "rio", "tmux", "vscode"];
+    const OWN: [&str; 3] = ["KITTY_WINDOW_ID", "KONSOLE_VERSION", "WT_SESSION"];
+    /// Older ones have faults with links.
+    const VTE: u32 = 5_000;
+    let term = says("TERM");
+    // Inside of GNU screen the variables are those of the terminal around it.
+    if matches!(term, "" | "dumb" | "linux") || term.starts_with("screen") && says("TMUX").is_empty() {
+        return false;
+    }
+    TERMS.iter().any(|name| term.contains(name))
+        || PROGRAMS.contains(&says("TERM_PROGRAM"))
+        || says("VTE_VERSION").parse::<u32>().is_ok_and(|version| version >= VTE)
+        || OWN.iter().any(|name| !says(name).is_empty())
+        || term.starts_with("screen")
 }
 
 fn known_shades(around: &Surroundings<'_>) -> Option<Shades> {
@@ -474,4 +482,32 @@ pub fn signals(kept: bool) -> std::io::Result<mpsc::Receiver<Signal>> {
         (SignalKind::terminate(), Signal::Terminate),
         (SignalKind::hangup(), Signal::Hangup),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_for_terminals_that_are_known_to_take_them() {
+        for (variables, follows) in [
+            (&[("TERM", "xterm-256color")][..], false),
+            (&[("TERM", "xterm-256color"), ("VTE_VERSION", "7600")], true),
+            (&[("TERM", "xterm-256color"), ("VTE_VERSION", "4200")], false),
+            (&[("TERM", "xterm-256color"), ("TERM_PROGRAM", "vscode")], true),
+            (&[("TERM", "xterm-256color"), ("TERM_PROGRAM", "Apple_Terminal")], false),
+            (&[("TERM", "xterm-kitty")], true),
+            (&[("TERM", "tmux-256color")], true),
+            (&[("TERM", "screen-256color"), ("TMUX", "/tmp/x")], true),
+            (&[("TERM", "screen-256color"), ("VTE_VERSION", "7600")], false),
+            (&[("TERM", "linux"), ("WT_SESSION", "1")], false),
+            (&[("TERM", "dumb"), ("TERM_PROGRAM", "vscode")], false),
+            (&[], false),
+        ] {
+            let says = |name: &str| {
+                variables.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| *value)
+            };
+            assert_eq!(follows_links(says), follows, "{variables:?}");
+        }
+    }
 }
