@@ -262,10 +262,7 @@ impl App {
         for envelope in past {
             self.take(envelope);
         }
-        if self.known.attached() {
-            // Whether somebody works is on no record; what tells it may be long ago.
-            self.view.at_work |= self.view.root.is_running();
-        } else {
+        if !self.known.attached() {
             self.view.settle();
         }
         self.follow_questions();

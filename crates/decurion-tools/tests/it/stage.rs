@@ -112,16 +112,34 @@ impl Stage {
         output
     }
 
+    /// Runs a call where nothing else happens: what a check finds before is what the tool finds.
+    async fn checked(&mut self, tool: &str, input: Value) -> ToolOutput {
+        let (context, _lines) = self.context();
+        let checked = self.set.get(tool).unwrap().check(&context, &input).await;
+        let output = self.run(tool, input).await;
+        if let Some(checked) = checked {
+            assert_eq!(checked, output);
+        }
+        output
+    }
+
+    /// What a call is answered that cannot work, before anybody is asked about it.
+    pub async fn check(&self, tool: &str, input: &Value) -> Option<String> {
+        let (context, _lines) = self.context();
+        let output = self.set.get(tool).unwrap().check(&context, input).await?;
+        Some(output.content.text().replace(self.outside.as_str(), "OUTSIDE"))
+    }
+
     /// Runs a call that must succeed; its text.
     pub async fn ok(&mut self, tool: &str, input: Value) -> String {
-        let output = self.run(tool, input).await;
+        let output = self.checked(tool, input).await;
         assert!(!output.is_error, "{:?}", output.content);
         output.content.text()
     }
 
     /// Runs a call that must fail; its text.
     pub async fn fails(&mut self, tool: &str, input: Value) -> String {
-        let output = self.run(tool, input).await;
+        let output = self.checked(tool, input).await;
         assert!(output.is_error, "{:?}", output.content);
         assert!(output.effects.is_empty());
         output.content.text().replace(self.outside.as_str(), "OUTSIDE")

@@ -217,3 +217,38 @@ fn intents_of_writes_run_alone() {
         assert_eq!(intent.touches[0].access, Access::Write);
     }
 }
+
+#[tokio::test]
+async fn what_cannot_work_is_known_before_anything_is_changed() {
+    let mut stage = Stage::new();
+    stage.file("seen.txt", "one two two\n");
+    stage.file("unseen.txt", "one\n");
+    stage.file("book.ipynb", r#"{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}"#);
+    for path in ["seen.txt", "book.ipynb"] {
+        stage.ok("Read", json!({"file_path": path})).await;
+    }
+    let before = stage.everything();
+    let edit = |path: &str, old: &str| json!({"file_path": path, "old_string": old, "new_string": "x"});
+    let write = |path: &str| json!({"file_path": path, "content": "x"});
+    let cell = json!({"notebook_path": "book.ipynb", "cell_id": "c", "new_source": "x"});
+    for (tool, input, expected) in [
+        ("Edit", edit("seen.txt", "one"), None),
+        ("Edit", edit("seen.txt", "none"), Some("`old_string` is not in the file")),
+        ("Edit", edit("seen.txt", "two"), Some("`old_string` is in the file 2 times")),
+        ("Edit", edit("unseen.txt", "one"), Some("has not been read yet")),
+        ("Edit", edit("missing.txt", "one"), Some("there is no such file")),
+        ("Write", write("new.txt"), None),
+        ("Write", write("seen.txt"), None),
+        ("Write", write("unseen.txt"), Some("has not been read yet")),
+        ("NotebookEdit", cell, Some("the notebook has no cell")),
+        ("Read", json!({"file_path": "missing.txt"}), None),
+    ] {
+        let found = stage.check(tool, &input).await;
+        let fits = found.as_deref().map(|found| expected.is_some_and(|expected| found.contains(expected)));
+        assert_eq!(fits, expected.map(|_| true), "{tool} {input}: {found:?}");
+    }
+    assert_eq!(stage.everything(), before);
+    // It is otherwise by the time the tool runs: that is what counts.
+    stage.file("seen.txt", "changed\n");
+    stage.fails("Edit", edit("seen.txt", "one")).await;
+}
