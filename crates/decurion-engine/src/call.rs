@@ -582,6 +582,37 @@ pub async fn inline_permit(
     }
 }
 
+/// The same for a call that nobody is asked about: what would be asked about is refused.
+pub async fn unasked_permit(
+    bench: &Bench<'_>,
+    call: Call,
+    tool: &Arc<dyn Tool>,
+) -> Result<(OpenRules, Value), String> {
+    let intent = tool.intent(&call.input, &bench.around).map_err(|error| error.to_string())?;
+    let name = tool.spec().name.clone();
+    let ready = Ready { call, tool: Arc::clone(tool), intent };
+    let (ready, said) =
+        before(bench, ready, &name).await.map_err(|answered| answered.1.content.text().clone())?;
+    if let Some(reason) = said.stopped {
+        return Err(reason);
+    }
+    let under = now(bench);
+    let seen = Box::new(seen_by_rules(bench, &name, &ready.call.input, &ready.intent).await);
+    let policy = policy(bench, &under);
+    let ruled = decide_under_grants(bench, &policy, &name, &ready.call.input, &seen);
+    let mut decision = with_hook(ruled.clone(), said.permission, &name);
+    let mut by = decided_by(&decision, &ruled);
+    if decision.verdict == Verdict::Ask {
+        (decision.verdict, by) = (Verdict::Deny, DecidedBy::Nobody);
+    }
+    let recorded = audit::record(bench, &ready.call.id, &name, &ready.intent, (&decision, by)).await;
+    recorded.map_err(|lost| lost.to_string())?;
+    if decision.verdict != Verdict::Allow {
+        return Err(decision.reason);
+    }
+    Ok((Leave::new(bench, &under, seen, by, Vec::new()).rules(bench), ready.call.input))
+}
+
 /// The decision that an agent of this type may not be started here, if a rule says so.
 pub fn denied_agent(bench: &Bench<'_>, kind: &str) -> Option<Decision> {
     let mut intent = Intent::titled("");

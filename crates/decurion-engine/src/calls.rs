@@ -121,10 +121,7 @@ fn take(context: &mut Context, finished: Finished, round: &mut Round) {
             changed.clone_from(input);
         }
         if let Event::CallEnded { call, tool, output, .. } = &envelope.event {
-            round.saw.extend(output.effects.iter().filter_map(|effect| match effect {
-                ToolEffect::Saw { path, .. } => Some(path.clone()),
-                _ => None,
-            }));
+            round.saw.extend(output.effects.iter().filter_map(ToolEffect::seen));
             if let Some(seen) = &mut round.seen {
                 let response = output.content.text();
                 seen.push(json!({"tool_name": tool, "tool_use_id": call, "tool_response": response}));

@@ -370,6 +370,7 @@ impl Context {
                 self.leaf = lines.last().copied().or(self.leaf);
                 self.delivered.extend(meta.delivers.iter().cloned());
                 meta.skills.iter().for_each(|name| self.kept.read_skill(name));
+                self.effects(&meta.effects);
             }
             Event::RunStarted { spec } => {
                 if let Some(counted) = &mut self.counted {

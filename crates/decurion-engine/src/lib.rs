@@ -19,6 +19,7 @@
 pub mod agent_tools;
 pub mod approval;
 mod asking;
+mod attach;
 mod audit;
 pub mod bounds;
 mod branch;

@@ -654,8 +654,7 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
         let blocks = round.notes.into_iter().map(Block::text).collect();
         hear(run, progress, blocks, Origin::Note("hook".to_owned())).await?;
     }
-    instruct(run, progress, &round.saw).await?;
-    offer(run, progress, &round.saw).await?;
+    tell_about(run, progress, &round.saw).await?;
     if let Some(reason) = round.stopped {
         progress.totals.error = Some(ending::HOOK.to_owned());
         return Ok(Some(Outcome::Killed { by: format!("a hook: {reason}") }));
@@ -702,6 +701,12 @@ async fn conclude(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>,
         Some(reason) => Outcome::Denied { reason, partial: progress.said.clone() },
         None => Outcome::Completed { report: with_stopped(&progress.said, &stopped), limit: None },
     }))
+}
+
+/// Tells a run of the instructions and the skills that are about files it has just read or changed.
+pub async fn tell_about(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Result<(), JournalLost> {
+    instruct(run, progress, saw).await?;
+    offer(run, progress, saw).await
 }
 
 /// Tells a run of the instruction files on the way to what it has just read, each once.

@@ -6,16 +6,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use camino::Utf8PathBuf;
 use decurion_protocol::output::CUT_OFF;
 use decurion_protocol::{
     Block, CallId, Event, LineId, Message, MessageMeta, Origin, Outcome, Role, RunSpec, StartStep,
-    ToolOutput, Totals,
+    ToolEffect, ToolOutput, Totals,
 };
 use decurion_tools::ToolContext;
 use decurion_tools::mcp::prompts;
 use decurion_tools::shell::stopped;
 use futures_util::FutureExt as _;
 
+use crate::attach::{ATTACHMENT, Attached, attach};
 use crate::call::{self, Bench, Call};
 use crate::calls::bench;
 use crate::context::{Context, OpenCall};
@@ -24,7 +26,7 @@ use crate::journal::JournalLost;
 use crate::kit::Kit;
 use crate::ports::new_line;
 use crate::prompt;
-use crate::run::{Progress, Run, Stop, record, refold, run};
+use crate::run::{Progress, Run, Stop, record, refold, run, tell_about};
 use crate::skill::{
     self,
     slash::{self, Typed},
@@ -349,6 +351,7 @@ async fn begin(
         said.prompt.clear();
     }
     let mut notice = None;
+    let typed = said.prompt.clone();
     match command(living, &progress.context, &said.prompt).await {
         Heard::Words => {}
         Heard::Command { blocks, hooked } => {
@@ -364,6 +367,10 @@ async fn begin(
     let is_said = !said.prompt.is_empty();
     let mut events = opening(&living.spec, &progress.context, said, left);
     events.extend(notice);
+    let attached =
+        if is_said { attach(&bench(living, &progress.context), &typed).await } else { Attached::default() };
+    let saw: Vec<Utf8PathBuf> = attached.effects.iter().filter_map(ToolEffect::seen).collect();
+    say_attached(attached, &progress.context, &mut events);
     if !told.is_empty() {
         let blocks = told.into_iter().map(Block::text).collect();
         say(blocks, Origin::Note("hook".to_owned()), &progress.context, &mut events);
@@ -371,6 +378,7 @@ async fn begin(
     preload(living, &progress.context, first, &mut events);
     record(living, progress, events).await?;
     progress.untaken.take_if(|_| is_said);
+    tell_about(living, progress, &saw).await?;
     Ok(refused)
 }
 
@@ -513,6 +521,21 @@ fn say_skills(
         parent: leaf(context, events),
         meta: Box::new(MessageMeta { origin, skills, ..Default::default() }),
     });
+}
+
+/// Adds the files that are attached to a prompt behind it, and tells the person of them.
+fn say_attached(attached: Attached, context: &Context, events: &mut Vec<Event>) {
+    let Attached { blocks, effects, notices } = attached;
+    if !blocks.is_empty() {
+        let origin = Origin::Note(ATTACHMENT.to_owned());
+        events.push(Event::Message {
+            message: Message { role: Role::User, blocks },
+            lines: vec![new_line()],
+            parent: leaf(context, events),
+            meta: Box::new(MessageMeta { origin, effects, ..Default::default() }),
+        });
+    }
+    events.extend(notices);
 }
 
 /// The last line of a conversation once these events are in it.

@@ -12,7 +12,7 @@ use crate::{
     AgentId, Answer, Block, CallId, Decision, Delivery, FileBefore, HostRequest, HostRequestId, Intent,
     Limits, LineId, Mail, Message, Mode, Money, Outcome, PermissionUpdate, Question, QuestionId, ReleaseStep,
     Reply, RequestId, RunId, RunSpec, SessionId, ShellLine, StartStep, Step, TaskId, TaskProgress,
-    TaskRecord, TaskState, ToolOutput, Usage, Wanted, Worktree,
+    TaskRecord, TaskState, ToolEffect, ToolOutput, Usage, Wanted, Worktree,
 };
 
 /// The level of records that this version understands. It stands on every record that
@@ -527,6 +527,9 @@ pub struct MessageMeta {
     /// The skills whose texts it holds: their hooks are its reader's from then on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
+    /// What its reader knows by it, besides the words: the files that are attached to a prompt.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub effects: Vec<ToolEffect>,
 }
 
 /// What was used for no reply of the conversation.

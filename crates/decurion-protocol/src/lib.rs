@@ -20,6 +20,7 @@ pub mod inspect;
 pub mod intent;
 pub mod link;
 pub mod mcp;
+pub mod mention;
 pub mod message;
 pub mod nearest;
 pub mod outcome;

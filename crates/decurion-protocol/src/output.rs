@@ -76,6 +76,16 @@ pub enum ToolEffect {
     Unknown(Value),
 }
 
+impl ToolEffect {
+    /// The file that is known by it.
+    pub fn seen(&self) -> Option<Utf8PathBuf> {
+        match self {
+            Self::Saw { path, .. } => Some(path.clone()),
+            _ => None,
+        }
+    }
+}
+
 impl ToolOutput {
     /// A success of plain text.
     pub fn text(text: impl Into<String>) -> Self {

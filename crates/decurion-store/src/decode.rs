@@ -475,6 +475,7 @@ impl RawLine<'_> {
             error: self.error.and_then(|error| error.as_str().map(str::to_owned)),
             error_status: self.api_error_status,
             skills: Vec::new(),
+            effects: Vec::new(),
         };
         Some(Event::Message {
             message: Message { role: message.role, blocks: message.content.0 },

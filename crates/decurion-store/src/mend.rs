@@ -88,6 +88,7 @@ pub(crate) fn line(record: &mut Value, date: Timestamp, bytes: &[u8]) {
         drop_unfit(meta, &META);
         keep_fitting(meta, "delivers", fits::<Delivery>);
         keep_fitting(meta, "skills", fits::<String>);
+        keep_fitting(meta, "effects", fits::<ToolEffect>);
     }
     let kept = members.get_mut("compactMetadata").and_then(|metadata| metadata.get_mut("preservedMessages"));
     if let Some(kept) = kept.and_then(Value::as_object_mut) {

@@ -26,6 +26,7 @@ pub mod edit;
 pub mod fetch;
 mod files;
 pub mod files_seen;
+pub mod folder;
 pub mod glob;
 pub mod grep;
 mod grep_file;

@@ -4,6 +4,8 @@
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
+use decurion_protocol::mention::{begins, written};
+
 /// What is being named at the cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
@@ -60,18 +62,11 @@ impl Naming {
     pub fn replacement(&self, text: &str, choice: &str) -> String {
         let name = match self.what {
             What::Command => format!("/{choice}"),
-            What::Mention if choice.contains(char::is_whitespace) => format!("@\"{choice}\""),
-            What::Mention => format!("@{choice}"),
+            What::Mention => written(choice),
         };
         let is_apart = text.get(self.range.end..).is_some_and(|rest| rest.starts_with(char::is_whitespace));
         if is_apart || self.what == What::Mention && name.ends_with('/') { name } else { format!("{name} ") }
     }
-}
-
-/// Whether a sign here begins a name: a part of an address does not.
-fn begins(text: &str, at: usize) -> bool {
-    let before = text[..at].chars().next_back();
-    before.is_none_or(|letter| letter.is_whitespace() || "([{<\"'`,;:（「『".contains(letter))
 }
 
 fn word_length(text: &str) -> usize {

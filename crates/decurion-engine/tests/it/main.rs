@@ -10,6 +10,7 @@ mod agents_limits;
 mod agents_rights;
 mod agents_words;
 mod asking;
+mod attaching;
 mod auditing;
 mod branching;
 mod budgets;

@@ -131,6 +131,7 @@ fn any_meta() -> impl Strategy<Value = MessageMeta> {
             error,
             error_status,
             skills: Vec::new(),
+            effects: Vec::new(),
         },
     )
 }
