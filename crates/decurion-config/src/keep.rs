@@ -17,7 +17,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::permission::{Mode, PermissionUpdate, Rule, RuleSource, Verdict};
 use rustix::fs::FlockOperation;
 
-pub use provider::{BaseUrl, NewProvider, keep_provider};
+pub use provider::{BaseUrl, NewProvider, keep_provider, keep_value};
 
 use crate::edit::{self, EditError};
 use crate::origin::{Family, Layer};

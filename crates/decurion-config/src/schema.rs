@@ -98,8 +98,18 @@ impl Shape {
 }
 
 /// The themes: by the terminal's background, on a dark or a light one (with the ecosystem's variants), or no colours.
-const THEMES: &[&str] =
-    &["auto", "dark", "light", "dark-ansi", "light-ansi", "dark-daltonized", "light-daltonized", "none"];
+const THEMES: &[&str] = &[
+    "auto",
+    "dark",
+    "light",
+    "dark-ansi",
+    "light-ansi",
+    "dark-high-contrast",
+    "light-high-contrast",
+    "dark-daltonized",
+    "light-daltonized",
+    "none",
+];
 
 /// Finds a key in a table.
 pub(crate) fn find<'a>(keys: &'a [Key], name: &str) -> Option<&'a Key> {

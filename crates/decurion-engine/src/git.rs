@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::{Exit, Guard, Launch, Output, Sandbox};
+use decurion_protocol::WorkingChanges;
 
 use crate::sandbox::SandboxMaker;
 
@@ -34,6 +35,22 @@ const MOST_FOLDERS: usize = 1000;
 const CHANGED: [&str; 5] =
     ["status", "--porcelain=v1", "--branch", "--ignore-submodules=all", "--untracked-files=normal"];
 const COMMITS: [&str; 5] = ["log", "-5", "--format=%h %s", "--no-show-signature", "--no-decorate"];
+/// What is changed since the last commit, by git alone: no program of the repository's configuration makes the text.
+const DIFF: [&str; 7] =
+    ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all", "--relative", "HEAD"];
+/// The same where nothing was committed yet.
+const STAGED: [&str; 7] = [
+    "diff",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--ignore-submodules=all",
+    "--relative",
+    "--cached",
+];
+const UNTRACKED: [&str; 3] = ["ls-files", "--others", "--exclude-standard"];
+/// How long a person waits for what is changed.
+const PATIENCE: Duration = Duration::from_secs(20);
 const MAIN: [&str; 3] = ["symbolic-ref", "--short", "refs/remotes/origin/HEAD"];
 
 /// The branch, the branch that work is usually merged into, what changed, and the last commits.
@@ -44,21 +61,73 @@ pub async fn status(
     trusted: bool,
     maker: Option<Arc<SandboxMaker>>,
 ) -> Option<String> {
-    let from = cwd.to_owned();
-    let look = tokio::task::spawn_blocking(move || {
-        let doubt = crate::repository::doubt(&from, crate::repository::Purpose::Look, None);
-        if doubt.is_none() {
-            return Some(None);
-        }
-        // A command of an earlier session may have made the repository in a folder that was trusted then.
-        let sandbox = maker.map(|maker| maker.compile_look(&from));
-        trusted.then(|| sandbox.transpose().ok()).flatten()
-    });
-    let sandbox = look.await.ok()??.map(Arc::new);
+    let sandbox = permitted(cwd, trusted, maker).await.ok()?;
     let ask = |args| ask(guard, environment, cwd, args, sandbox.clone());
     let all = async { tokio::join!(ask(&CHANGED), ask(&COMMITS), ask(&MAIN)) };
     let (changed, commits, main) = tokio::time::timeout(MOMENT, all).await.ok()?;
-    Some(words(&changed?, commits.as_deref(), main.as_deref()))
+    Some(words(&whole(changed)?, whole(commits).as_deref(), whole(main).as_deref()))
+}
+
+/// What is changed in a working tree, as far as that fits; the error says why git is not asked, or does not answer.
+pub async fn changes(
+    guard: &Guard,
+    environment: &[(OsString, OsString)],
+    cwd: &Utf8Path,
+    trusted: bool,
+    maker: Option<Arc<SandboxMaker>>,
+) -> Result<WorkingChanges, String> {
+    let sandbox = permitted(cwd, trusted, maker).await?;
+    let ask = |args| ask(guard, environment, cwd, args, sandbox.clone());
+    let all = async {
+        let (diff, untracked) = tokio::join!(ask(&DIFF), ask(&UNTRACKED));
+        let diff = match diff {
+            Some(diff) => Some(diff),
+            None => ask(&STAGED).await,
+        };
+        (diff, untracked)
+    };
+    let (diff, untracked) = tokio::time::timeout(PATIENCE, all)
+        .await
+        .map_err(|_| format!("git took more than {} seconds", PATIENCE.as_secs()))?;
+    let diff = diff.ok_or("git says nothing: is this folder in a git repository?")?;
+    let untracked = untracked.unwrap_or_default();
+    let names = untracked.text.lines().take(MOST_LINES).map(cut);
+    let is_cut = diff.is_cut || untracked.is_cut || untracked.text.lines().count() > MOST_LINES;
+    Ok(WorkingChanges { untracked: names.collect(), is_cut, diff: diff.text })
+}
+
+/// The sandbox in which git may look at a working directory, if it needs one; the error says why it may not.
+async fn permitted(
+    cwd: &Utf8Path,
+    trusted: bool,
+    maker: Option<Arc<SandboxMaker>>,
+) -> Result<Option<Arc<Sandbox>>, String> {
+    let from = cwd.to_owned();
+    let look = tokio::task::spawn_blocking(move || {
+        let Some(doubt) = crate::repository::doubt(&from, crate::repository::Purpose::Look, None) else {
+            return Ok(None);
+        };
+        if !trusted {
+            return Err(format!("{doubt}; `decurion trust` lets git run here"));
+        }
+        // A command of an earlier session may have made the repository in a folder that was trusted then.
+        let sandbox = maker.map(|maker| maker.compile_look(&from)).transpose();
+        sandbox.map_err(|error| error.to_string())
+    });
+    Ok(look.await.map_err(|error| error.to_string())??.map(Arc::new))
+}
+
+/// What was printed, where all of it was read.
+fn whole(said: Option<Said>) -> Option<String> {
+    said.filter(|said| !said.is_cut).map(|said| said.text)
+}
+
+/// What git printed.
+#[derive(Default)]
+struct Said {
+    text: String,
+    /// Whether it was too much to be read to its end.
+    is_cut: bool,
 }
 
 /// What was said, in our words.
@@ -97,15 +166,27 @@ fn cut(line: &str) -> String {
     line.chars().filter(|letter| !letter.is_control()).take(MOST_CHARS).collect()
 }
 
-/// Asks git one thing; none if it does not answer.
+/// Asks git one thing; none if it does not answer, or fails.
 async fn ask(
     guard: &Guard,
     environment: &[(OsString, OsString)],
     cwd: &Utf8Path,
     args: &[&str],
     sandbox: Option<Arc<Sandbox>>,
-) -> Option<String> {
-    let always = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false"];
+) -> Option<Said> {
+    let always = [
+        "--no-optional-locks",
+        "-c",
+        "core.fsmonitor=false",
+        "-c",
+        "log.showSignature=false",
+        "-c",
+        "diff.noprefix=false",
+        "-c",
+        "diff.mnemonicPrefix=false",
+        "-c",
+        "core.quotePath=false",
+    ];
     let mut launch = Launch::new("git", cwd.as_std_path())
         .args(always.iter().chain(args))
         .env(environment.iter().cloned());
@@ -113,22 +194,25 @@ async fn ask(
     launch.sandbox = sandbox;
     let mut process = guard.start(launch).await.ok()?;
     let output = read(process.stdout.take()?).await;
-    if output.is_none() {
+    if output.as_ref().is_none_or(|said| said.is_cut) {
         process.stop(GRACE).await;
-        return None;
+        return output;
     }
     (process.wait().await == Exit::Code(0)).then_some(output?)
 }
 
-/// All that is printed; none if that is too much.
-async fn read(pipe: tokio::net::unix::pipe::Receiver) -> Option<String> {
+/// What is printed, up to a bound; none if it cannot be read.
+async fn read(pipe: tokio::net::unix::pipe::Receiver) -> Option<Said> {
     let mut bytes = Vec::new();
     let mut piece = vec![0; 16 << 10];
     loop {
         pipe.readable().await.ok()?;
         match pipe.try_read(&mut piece) {
-            Ok(0) => return Some(String::from_utf8_lossy(&bytes).into_owned()),
-            Ok(length) if bytes.len() + length > MOST_BYTES => return None,
+            Ok(0) => return Some(Said { text: String::from_utf8_lossy(&bytes).into_owned(), is_cut: false }),
+            Ok(length) if bytes.len() + length > MOST_BYTES => {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                return Some(Said { text, is_cut: true });
+            }
             Ok(length) => bytes.extend_from_slice(&piece[..length]),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(_) => return None,

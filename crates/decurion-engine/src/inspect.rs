@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::agent_tools::task_output;
 use crate::context::{Context, estimate};
+use crate::git;
 use crate::mcp::{self, SessionServers};
 use crate::run::refold_root;
 use crate::session::{Owner, Session};
@@ -41,6 +42,7 @@ impl Owner {
                 self.reply(id, held(&rules));
             }
             Inspected::Hooks => self.reply(id, held(&self.root_hooks().declared())),
+            Inspected::Changes => self.inspect_changes(id),
             Inspected::Output { task } => self.inspect_output(id, &task),
         }
     }
@@ -72,6 +74,22 @@ impl Owner {
                     };
                     journal.publish(&who, Event::Replied { request, reply });
                 }
+            }
+        });
+    }
+
+    fn inspect_changes(&self, id: RequestId) {
+        let parts = &self.session.parts;
+        let (environment, trusted) = (Arc::clone(&parts.environment), self.rights.borrow().trusted);
+        let (cwd, maker) = (self.session.request.cwd.clone(), parts.sandbox.clone());
+        let Some(guard) = parts.processes.clone() else {
+            let reason = "processes cannot be started in this run".to_owned();
+            return self.reply(id, Reply::Refused { reason });
+        };
+        self.reply_later(id, async move {
+            match git::changes(&guard, &environment, &cwd, trusted, maker).await {
+                Ok(changes) => held(&changes),
+                Err(reason) => Reply::Refused { reason },
             }
         });
     }

@@ -350,7 +350,6 @@ async fn begin(
     if refused.is_some() {
         said.prompt.clear();
     }
-    let mut notice = None;
     let typed = said.prompt.clone();
     match command(living, &progress.context, &said.prompt).await {
         Heard::Words => {}
@@ -358,7 +357,6 @@ async fn begin(
             said.prompt = blocks;
             said.skills.extend(hooked);
         }
-        Heard::Unknown(text) => notice = Some(Event::Notice { level: "warning".to_owned(), text }),
         Heard::Mistaken(text) => {
             said.prompt.clear();
             refused = Some(Refused::Mistaken(text));
@@ -366,7 +364,6 @@ async fn begin(
     }
     let is_said = !said.prompt.is_empty();
     let mut events = opening(&living.spec, &progress.context, said, left);
-    events.extend(notice);
     let attached =
         if is_said { attach(&bench(living, &progress.context), &typed).await } else { Attached::default() };
     let saw: Vec<Utf8PathBuf> = attached.effects.iter().filter_map(ToolEffect::seen).collect();
@@ -419,8 +416,6 @@ enum Heard {
     },
     /// A command that does not exist.
     Mistaken(String),
-    /// Something that looks like a command; sent as it is, and said.
-    Unknown(String),
 }
 
 /// Puts the text of a command in the place of its name. What stands behind the first block goes along.
@@ -429,7 +424,6 @@ async fn command(living: &Run, context: &Context, prompt: &[Block]) -> Heard {
     let (skill, args) = match slash::read(prompt, &**library) {
         Typed::Words => return Heard::Words,
         Typed::Mistaken(text) => return Heard::Mistaken(text),
-        Typed::Unknown(text) => return Heard::Unknown(text),
         Typed::Prompt(name, args) => return servers_prompt(living, context, prompt, &name, &args).await,
         Typed::Command(skill, args) => (skill, args),
     };

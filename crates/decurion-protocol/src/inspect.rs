@@ -18,11 +18,25 @@ pub enum Inspected {
     Rules,
     /// The hooks in force: a list of [`crate::HookDeclaration`].
     Hooks,
+    /// What is changed in the working tree since its last commit: [`WorkingChanges`].
+    Changes,
     /// The end of what a command in the background has printed: a [`TaskOutputEnd`].
     Output {
         /// Which command.
         task: TaskId,
     },
+}
+
+/// What is changed in a working tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkingChanges {
+    /// In git's unified form.
+    pub diff: String,
+    /// Files that git does not track.
+    pub untracked: Vec<String>,
+    /// Whether there is more.
+    pub is_cut: bool,
 }
 
 /// What fills the window of a conversation.

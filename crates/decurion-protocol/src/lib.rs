@@ -53,7 +53,9 @@ pub use event::{
 pub use hook::{HookDeclaration, HookEvent, OnFailure};
 pub use host::{HostAnswer, HostAsked, HostRequest};
 pub use id::{AgentId, CallId, HostRequestId, LineId, QuestionId, RequestId, RunId, SessionId, TaskId};
-pub use inspect::{ContextKind, ContextPart, ContextUse, Inspected, RulesInForce, TaskOutputEnd};
+pub use inspect::{
+    ContextKind, ContextPart, ContextUse, Inspected, RulesInForce, TaskOutputEnd, WorkingChanges,
+};
 pub use intent::{Access, Intent, Overlap, Touch};
 pub use link::{Link, Persistence, Place, PlaceError, ResumeAt, SessionRequest, SessionSummary, Start};
 pub use mcp::{Manifest, Manifests, McpDetail, McpHealth, McpServer, McpSource, McpStatus, McpTransport};

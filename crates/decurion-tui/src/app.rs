@@ -4,6 +4,7 @@
 //! A key goes to the first of these that wants it: the page over everything ([`crate::page`]), the question that is
 //! shown ([`question`]), what is open above the prompt ([`open`]), the prompt ([`prompt`]).
 
+mod builtin;
 mod completing;
 mod effects;
 mod open;
@@ -18,10 +19,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decurion_protocol::commands::NO_ROOM;
+use decurion_protocol::mention::{dropped_images, written};
 use decurion_protocol::view::SessionView;
 use decurion_protocol::{
-    AgentId, Block, Command, Delivery, Envelope, Event, Limits, LineId, Message, Mode, Origin, QuestionId,
-    Reply, Request, RequestId, Role, TaskOutputEnd,
+    AgentId, Block, Command, Delivery, Envelope, Event, Limits, LineId, McpDetail, Message, Mode, Origin,
+    QuestionId, Reply, Request, RequestId, Role, TaskOutputEnd, WorkingChanges,
 };
 use ratatui::crossterm::event::KeyEvent;
 
@@ -107,6 +109,10 @@ pub struct App {
     asked_to_leave: bool,
     /// What the key that leaves did before, where one more press leaves.
     leave_pressed: Option<Pressed>,
+    /// Whether the last key was the one that empties the prompt, or goes back, when it is pressed twice.
+    escaped: bool,
+    /// The theme in force while another is tried.
+    theme_before: Option<Theme>,
     status: Status,
 }
 
@@ -166,6 +172,12 @@ enum Waits {
     Unqueued,
     /// To give back what an agent was not told.
     Told(AgentId, String),
+    /// To show what is in force.
+    Status,
+    /// To show what is changed.
+    Changes,
+    /// To tell that this directory is allowed.
+    Directory(String),
     /// To tell what was put back, and to go back in the conversation too.
     Rewound(Option<LineId>),
 }
@@ -214,6 +226,8 @@ impl App {
             leaving: false,
             asked_to_leave: false,
             leave_pressed: None,
+            escaped: false,
+            theme_before: None,
             status: Status::default(),
         }
     }
@@ -325,6 +339,9 @@ impl App {
                 if matches!(&self.open, Open::Tasks(tasks) if tasks.budget.is_none()) && self.page.is_none() {
                     self.open = Open::Nothing;
                 }
+                let images = dropped_images(&text).filter(|_| self.writes_prompt());
+                let text = images
+                    .map_or(text, |images| images.iter().map(|path| format!("{} ", written(path))).collect());
                 self.writing().paste_text(&text);
                 self.propose()
             }
@@ -485,6 +502,27 @@ impl App {
                 self.say("warning", format!("{what}: {reason}"));
             }
             (Waits::Refusal(_) | Waits::Answer(_), Reply::Done { value }) => self.not_done(value),
+            (Waits::Status, Reply::Done { value }) => {
+                self.show_status(
+                    &serde_json::from_value::<Vec<McpDetail>>(value.clone()).unwrap_or_default(),
+                );
+            }
+            (Waits::Status, Reply::Refused { .. }) => self.show_status(&[]),
+            (Waits::Changes, Reply::Done { value }) => {
+                self.show_changes(
+                    serde_json::from_value::<WorkingChanges>(value.clone()).unwrap_or_default(),
+                );
+            }
+            (Waits::Changes, Reply::Refused { reason }) => {
+                self.known.hint = None;
+                self.say("warning", format!("/diff: {reason}"));
+            }
+            (Waits::Directory(path), Reply::Done { .. }) => {
+                self.say("info", format!("{path} may be read and edited in this session"));
+            }
+            (Waits::Directory(_), Reply::Refused { reason }) => {
+                self.say("warning", format!("/add-dir: {reason}"))
+            }
             (Waits::Answer(question), Reply::Refused { reason }) => {
                 self.say("warning", format!("answer: {reason}"));
                 self.answer_again(question);
@@ -614,6 +652,11 @@ impl App {
                 if let Purpose::Past(agent) = &purpose {
                     self.past_came(agent.as_ref(), &[]);
                 }
+                // A row without a preview is a row.
+                if let Purpose::Preview(row) = &purpose {
+                    self.preview_came(row, "");
+                    return Vec::new();
+                }
                 self.say("error", reason);
                 return Vec::new();
             }
@@ -624,6 +667,7 @@ impl App {
                     let here = self.view.info.as_ref().map(|info| info.session.to_string());
                     list.rows.retain(|row| Some(&row.id) != here.as_ref());
                     self.open_list(topic, list);
+                    return self.ask_for_preview();
                 }
                 Err(error) => self.say("error", error),
             },
@@ -636,6 +680,8 @@ impl App {
                 self.say("info", if text.is_empty() { "done" } else { text });
             }
             (Purpose::Paths, Fruit::Paths(paths)) => return self.paths_came(paths),
+            (Purpose::AddDirectory, Fruit::File(path)) => return self.directory_found(path),
+            (Purpose::Preview(row), Fruit::Text(text)) => self.preview_came(&row, &text),
             (Purpose::Edit, Fruit::File(path)) => return vec![Effect::EditFile(path)],
             (Purpose::Latest, Fruit::Text(printed)) => return self.latest(&printed),
             (Purpose::Past(agent), Fruit::Past(past)) => {
@@ -690,6 +736,12 @@ impl App {
         vec![Effect::Errand(Purpose::Status, Errand::Status(Box::new(facts)))]
     }
 
+    /// Whether what is written is a prompt.
+    fn writes_prompt(&self) -> bool {
+        let is_noting = self.answers() && self.asked.as_ref().is_some_and(|asked| asked.note.is_some());
+        self.page.is_none() && !is_noting && matches!(self.open, Open::Nothing)
+    }
+
     /// The text that keys go to.
     fn writing(&mut self) -> &mut Composer {
         let answers = self.answers();
@@ -710,6 +762,7 @@ impl App {
         if let Some(effects) = self.vim_key(key) {
             return effects;
         }
+        let was_escaped = std::mem::take(&mut self.escaped);
         let Some(action) = self.keymap.action(key) else { return Vec::new() };
         if action != Action::Leave {
             (self.known.hint, self.leave_pressed) = (None, None);
@@ -727,7 +780,7 @@ impl App {
         if let Some(effects) = self.open_key(action) {
             return effects;
         }
-        self.prompt_key(action)
+        self.prompt_key(action, was_escaped)
     }
 
     fn page_key(&mut self, action: Action) -> Option<Vec<Effect>> {

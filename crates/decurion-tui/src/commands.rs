@@ -1,6 +1,8 @@
 //! What is typed after a slash. Takes the text of a prompt; gives the command of our own that it is, or that it goes to
 //! the session, which knows the users' commands and skills.
 
+use decurion_protocol::Block;
+
 /// A command of our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
@@ -38,6 +40,44 @@ pub enum Name {
     Vim,
     /// Whoever works together.
     Team,
+    /// A prompt that is written here.
+    Prompt(&'static str),
+    /// Version, session, folder, model and what else is in force.
+    Status,
+    /// The last answer to the clipboard.
+    Copy,
+    /// What is changed in the working tree.
+    Diff,
+    /// One more directory to work in.
+    AddDir,
+}
+
+/// Under which heading the help lists a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// The conversation.
+    Conversation,
+    /// Work and its results.
+    Work,
+    /// What is in force.
+    Settings,
+    /// The program.
+    Program,
+}
+
+impl Group {
+    /// All of them, in the order of the help.
+    pub const ALL: [Self; 4] = [Self::Conversation, Self::Work, Self::Settings, Self::Program];
+
+    /// The heading.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Self::Conversation => "Conversation",
+            Self::Work => "Work",
+            Self::Settings => "Settings",
+            Self::Program => "Program",
+        }
+    }
 }
 
 /// What can be listed.
@@ -67,52 +107,124 @@ pub enum Topic {
     Models,
     /// What becomes of the work when somebody leaves.
     Leaving,
+    /// Themes.
+    Themes,
+    /// Instruction and memory files.
+    Memory,
 }
 
-/// All of them, with other names for the same and a few words for the help.
-const TABLE: &[(&str, &[&str], Name, &str)] = &[
-    ("help", &[], Name::Help, "keys and commands"),
-    ("transcript", &[], Name::Transcript, "the whole conversation, with everything that is folded"),
-    ("tasks", &["bashes"], Name::Tasks, "agents and commands at work: look, steer, pause, stop, background"),
-    ("agents", &[], Name::List(Topic::Agents), "the agents there are: look, explain, check, write one"),
-    ("resume", &[], Name::List(Topic::Sessions), "go on with an earlier session"),
-    ("continue", &[], Name::Continue, "go on with the session before this one"),
-    ("fork", &["branch"], Name::Fork, "a new session that begins with what this one holds"),
+/// A row of the table: the name, other names for the same, what it is, its heading and a few words for the help.
+type Listed = (&'static str, &'static [&'static str], Name, Group, &'static str);
+
+/// All of them.
+const TABLE: &[Listed] = &[
+    ("help", &[], Name::Help, Group::Program, "all commands and keys"),
+    (
+        "status",
+        &[],
+        Name::Status,
+        Group::Program,
+        "version, session, folder, model, mode, sandbox, provider, servers",
+    ),
+    ("resume", &[], Name::List(Topic::Sessions), Group::Conversation, "resume an earlier session"),
+    ("continue", &[], Name::Continue, Group::Conversation, "resume the session before this one"),
+    ("fork", &["branch"], Name::Fork, Group::Conversation, "fork this session"),
     (
         "rewind",
         &["checkpoint"],
         Name::List(Topic::Prompts),
-        "back to an earlier prompt: conversation, files or both",
+        Group::Conversation,
+        "go back to an earlier prompt: conversation, files or both (esc esc)",
     ),
-    ("clear", &["reset", "new"], Name::Clear, "a new conversation; this one stays on record"),
-    ("compact", &[], Name::Compact, "shorten the conversation; with words: what to keep in mind"),
-    ("model", &[], Name::Model, "which model answers; with a name: another one from the next turn on"),
-    ("permissions", &["allowed-tools"], Name::List(Topic::Rules), "the rules in force; add and remove them"),
-    ("hooks", &[], Name::List(Topic::Hooks), "the hooks in force"),
-    ("mcp", &[], Name::List(Topic::Servers), "MCP servers: how they do, again, off and on"),
-    ("skills", &[], Name::List(Topic::Skills), "skills and commands at hand"),
-    ("plugin", &["plugins"], Name::List(Topic::Plugins), "plugins; switch them on and off"),
+    (
+        "clear",
+        &["reset", "new"],
+        Name::Clear,
+        Group::Conversation,
+        "start a new session; this one stays on record",
+    ),
+    ("compact", &[], Name::Compact, Group::Conversation, "compact the conversation; optional focus"),
+    ("context", &[], Name::List(Topic::Context), Group::Conversation, "what fills the context window"),
+    ("cost", &["usage"], Name::Cost, Group::Conversation, "what this session has cost, by agent"),
+    ("copy", &[], Name::Copy, Group::Conversation, "copy the last answer to the clipboard"),
+    (
+        "export",
+        &[],
+        Name::Export,
+        Group::Conversation,
+        "write the conversation to a Markdown file (FILE.jsonl: the transcript)",
+    ),
+    ("transcript", &[], Name::Transcript, Group::Conversation, "the whole conversation, unfolded"),
+    (
+        "tasks",
+        &["bashes"],
+        Name::Tasks,
+        Group::Work,
+        "agents and commands at work: look, steer, pause, stop, background",
+    ),
+    ("agents", &[], Name::List(Topic::Agents), Group::Work, "list, explain, check and write agents"),
+    ("diff", &[], Name::Diff, Group::Work, "what is changed in the working tree"),
+    (
+        "review",
+        &[],
+        Name::Prompt(include_str!("commands/review.md")),
+        Group::Work,
+        "have the changes in the working tree reviewed",
+    ),
+    (
+        "init",
+        &[],
+        Name::Prompt(include_str!("commands/init.md")),
+        Group::Work,
+        "have AGENTS.md written for this repository",
+    ),
     (
         "worktrees",
         &[],
         Name::List(Topic::Worktrees),
+        Group::Work,
         "worktrees of this repository and what was left in them",
     ),
-    ("context", &[], Name::List(Topic::Context), "what fills the context"),
-    ("cost", &["usage"], Name::Cost, "what this session has cost, by agent"),
+    ("trace", &[], Name::Trace, Group::Work, "write this session as a trace for Perfetto"),
+    ("team", &[], Name::Team, Group::Work, "agents that work together"),
+    ("model", &[], Name::Model, Group::Settings, "show or switch the model"),
+    (
+        "permissions",
+        &["allowed-tools"],
+        Name::List(Topic::Rules),
+        Group::Settings,
+        "the rules in force; add and remove them",
+    ),
+    ("add-dir", &[], Name::AddDir, Group::Settings, "allow another directory in this session"),
+    (
+        "memory",
+        &[],
+        Name::List(Topic::Memory),
+        Group::Settings,
+        "open an instruction or memory file in your editor",
+    ),
+    ("theme", &[], Name::List(Topic::Themes), Group::Settings, "choose the colours"),
+    ("statusline", &[], Name::StatusLine, Group::Settings, "set up a status line of your own"),
+    ("vim", &[], Name::Vim, Group::Settings, "switch vim mode on or off"),
     (
         "config",
         &["settings"],
         Name::Print(&["config", "show", "--origin"]),
+        Group::Settings,
         "every setting and where it comes from",
     ),
-    ("statusline", &[], Name::StatusLine, "a status line of your own"),
-    ("export", &[], Name::Export, "write this session to a file"),
-    ("doctor", &[], Name::Print(&["doctor"]), "what this installation has"),
-    ("trace", &[], Name::Trace, "this session as a trace for Perfetto"),
-    ("team", &[], Name::Team, "agents that work together"),
-    ("vim", &[], Name::Vim, "keys as in vi, on and off"),
-    ("quit", &["exit"], Name::Quit, "leave"),
+    ("hooks", &[], Name::List(Topic::Hooks), Group::Settings, "the hooks in force"),
+    (
+        "mcp",
+        &[],
+        Name::List(Topic::Servers),
+        Group::Settings,
+        "MCP servers: status, reconnect, enable/disable",
+    ),
+    ("skills", &[], Name::List(Topic::Skills), Group::Settings, "skills and commands"),
+    ("plugin", &["plugins"], Name::List(Topic::Plugins), Group::Settings, "manage plugins"),
+    ("doctor", &[], Name::Print(&["doctor"]), Group::Program, "check the installation"),
+    ("quit", &["exit"], Name::Quit, Group::Program, "leave"),
 ];
 
 /// What a text is.
@@ -145,12 +257,34 @@ pub fn typed(text: &str) -> Typed<'_> {
     let Some(line) = text.strip_prefix('/') else { return Typed::Prompt };
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let known = TABLE.iter().find(|(name, others, ..)| *name == word || others.contains(&word));
-    known.map_or(Typed::Prompt, |(_, _, command, _)| Typed::Ours(*command, rest.trim()))
+    known.map_or(Typed::Prompt, |(_, _, command, ..)| Typed::Ours(*command, rest.trim()))
 }
 
 /// Names and words of all commands.
 pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
-    TABLE.iter().map(|(name, _, _, words)| (*name, *words))
+    TABLE.iter().map(|(name, .., words)| (*name, *words))
+}
+
+/// The names of the commands below a heading.
+pub fn names_of(group: Group) -> impl Iterator<Item = &'static str> {
+    TABLE.iter().filter(move |(_, _, _, own, _)| *own == group).map(|(name, ..)| *name)
+}
+
+/// The name of a prompt that looks like a command, without its slash; a path or a comment does not.
+pub fn looks_like(text: &str) -> Option<&str> {
+    let rest = text.trim_end().strip_prefix('/')?;
+    let name = rest.split_once(char::is_whitespace).map_or(rest, |(name, _)| name);
+    let is_word = |letter: char| letter.is_alphanumeric() || ":_-.".contains(letter);
+    (name.starts_with(char::is_alphabetic) && name.chars().all(is_word)).then_some(name)
+}
+
+/// What a prompt says that is written here: the call of it as a person typed it, and the text.
+pub fn prompt_of(name: &str, text: &str, wish: &str) -> Vec<Block> {
+    let args = if wish.is_empty() { String::new() } else { format!("\n<command-args>{wish}</command-args>") };
+    let head =
+        format!("<command-message>{name}</command-message>\n<command-name>/{name}</command-name>{args}");
+    let wish = if wish.is_empty() { String::new() } else { format!("\n\nThe user adds: {wish}") };
+    vec![Block::text(head), Block::text(format!("{}{wish}", text.trim_end()))]
 }
 
 #[cfg(test)]
@@ -161,7 +295,12 @@ mod tests {
     fn a_text_is_a_command_of_ours_or_goes_to_the_session() {
         assert_eq!(typed("/model opus "), Typed::Ours(Name::Model, "opus"));
         assert_eq!(typed("  /exit"), Typed::Ours(Name::Quit, ""));
-        assert_eq!(typed("/review this"), Typed::Prompt);
+        assert_eq!(typed("/deploy this"), Typed::Prompt);
+        for (text, name) in
+            [("/hlep", Some("hlep")), ("/a:b c", Some("a:b")), ("/usr/bin", None), ("// no", None)]
+        {
+            assert_eq!(looks_like(text), name, "{text}");
+        }
         assert_eq!(typed("say /help"), Typed::Prompt);
         assert_eq!(typed("! ls -l"), Typed::Shell("ls -l"));
         assert_eq!(typed("!"), Typed::Prompt);

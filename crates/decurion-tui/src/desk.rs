@@ -56,6 +56,16 @@ pub enum Errand {
     Memorize(String),
     /// A file for a new agent of this name.
     NewAgent(String),
+    /// The instruction and memory files that sessions here read, as JSON lines.
+    Memories,
+    /// Where this directory is, if there is one.
+    Folder(String),
+    /// Write the conversation to this file: its transcript, or as Markdown.
+    Export(String),
+    /// Keep this theme in the settings.
+    Theme(String),
+    /// The last exchange of a recorded session.
+    Preview(String),
     /// What is on record of a conversation; none is the root's.
     Past(Option<AgentId>),
     /// A person's own status line for these facts of the session.
@@ -94,4 +104,8 @@ pub enum Purpose {
     Edit,
     /// To go on with the latest session but this.
     Latest,
+    /// To allow a directory.
+    AddDirectory,
+    /// To show it beside this row of the list of sessions.
+    Preview(String),
 }

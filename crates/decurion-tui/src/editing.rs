@@ -97,6 +97,7 @@ impl Beside<'_, '_> {
             (written, Draft::Text(before)) => {
                 effects.extend(app.update(Input::Edited(written.unwrap_or(before))));
             }
+            (Ok(_), Draft::File(path)) if !path.contains("/agents/") => {}
             (Ok(_), Draft::File(path)) => {
                 let words = vec!["agents".to_owned(), "lint".to_owned(), path];
                 effects.push(Effect::Errand(Purpose::Say, Errand::Program(words)));

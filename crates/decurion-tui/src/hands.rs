@@ -24,6 +24,8 @@ pub(crate) enum Wish {
     Repaint,
     /// Somebody is needed.
     Call,
+    /// Put this text on the clipboard.
+    Copy(String),
     /// Tell that the session has no room for this request.
     NoRoom(RequestId),
 }
@@ -66,6 +68,7 @@ impl Hands {
             Effect::Suspend => return Some(Wish::Suspend),
             Effect::Repaint => return Some(Wish::Repaint),
             Effect::Call => return Some(Wish::Call),
+            Effect::Copy(text) => return Some(Wish::Copy(text)),
         }
         None
     }

@@ -58,7 +58,12 @@ pub enum Action {
 const TABLE: &[(&str, Action, &[&str], &str)] = &[
     ("submit", Action::Submit, &["enter"], "send, or choose"),
     ("newline", Action::Newline, &["ctrl+j", "alt+enter", "shift+enter"], "another line (also \\ and enter)"),
-    ("interrupt", Action::Interrupt, &["esc"], "interrupt the turn, or close what is open"),
+    (
+        "interrupt",
+        Action::Interrupt,
+        &["esc"],
+        "interrupt the turn, close what is open; twice: clear the prompt, or rewind",
+    ),
     ("leave", Action::Leave, &["ctrl+c"], "empty the prompt; twice leaves"),
     ("endOfInput", Action::EndOfInput, &["ctrl+d"], "leave"),
     ("background", Action::Background, &["ctrl+b"], "go on while foreground work runs in the background"),
@@ -69,7 +74,7 @@ const TABLE: &[(&str, Action, &[&str], &str)] = &[
     ("help", Action::Help, &["f1"], "these keys (also ? in an empty prompt)"),
     ("editor", Action::Editor, &["ctrl+g"], "write in your editor"),
     ("redraw", Action::Redraw, &["ctrl+l"], "draw everything again"),
-    ("suspend", Action::Suspend, &["ctrl+z"], "back to the shell; fg comes back"),
+    ("suspend", Action::Suspend, &["ctrl+z"], "suspend (fg to resume)"),
     ("complete", Action::Complete, &["tab"], "take what is proposed"),
     ("up", Action::Up, &["up", "ctrl+p"], "up, or the prompt before"),
     ("down", Action::Down, &["down", "ctrl+n"], "down, or the next prompt"),
@@ -93,25 +98,20 @@ const TABLE: &[(&str, Action, &[&str], &str)] = &[
         "lineStart",
         Action::Edit(Edit::Move(Motion::LineStart)),
         &["home", "ctrl+a"],
-        "to the beginning of the line",
+        "to the start of the line",
     ),
-    ("lineEnd", Action::Edit(Edit::Move(Motion::LineEnd)), &["end", "ctrl+e"], "to its end"),
+    ("lineEnd", Action::Edit(Edit::Move(Motion::LineEnd)), &["end", "ctrl+e"], "to the end of the line"),
     ("start", Action::Edit(Edit::Move(Motion::Start)), &["ctrl+home"], "to the beginning"),
     ("end", Action::Edit(Edit::Move(Motion::End)), &["ctrl+end"], "to the end"),
     ("deleteLeft", Action::Edit(Edit::Delete(Motion::Left)), &["backspace", "ctrl+h"], "delete"),
     ("deleteRight", Action::Edit(Edit::Delete(Motion::Right)), &["delete"], "delete ahead"),
     ("cutWordLeft", Action::Edit(Edit::Cut(Motion::WordLeft)), &["ctrl+w", "alt+backspace"], "cut a word"),
     ("cutWordRight", Action::Edit(Edit::Cut(Motion::WordRight)), &["alt+d"], "cut the next word"),
-    (
-        "cutToStart",
-        Action::Edit(Edit::Cut(Motion::LineStart)),
-        &["ctrl+u"],
-        "cut to the beginning of the line",
-    ),
-    ("cutToEnd", Action::Edit(Edit::Cut(Motion::LineEnd)), &["ctrl+k"], "cut to its end"),
-    ("yank", Action::Edit(Edit::Yank), &["ctrl+y"], "put what was cut"),
-    ("undo", Action::Edit(Edit::Undo), &["ctrl+_", "ctrl+/", "ctrl+7"], "take back"),
-    ("redo", Action::Edit(Edit::Redo), &["alt+_", "alt+/"], "and again"),
+    ("cutToStart", Action::Edit(Edit::Cut(Motion::LineStart)), &["ctrl+u"], "cut to the start of the line"),
+    ("cutToEnd", Action::Edit(Edit::Cut(Motion::LineEnd)), &["ctrl+k"], "cut to the end of the line"),
+    ("yank", Action::Edit(Edit::Yank), &["ctrl+y"], "paste what was cut"),
+    ("undo", Action::Edit(Edit::Undo), &["ctrl+_", "ctrl+/", "ctrl+7"], "undo"),
+    ("redo", Action::Edit(Edit::Redo), &["alt+_", "alt+/"], "redo"),
 ];
 
 /// A key with what is held down beside it.
@@ -151,6 +151,13 @@ pub struct Helped {
     pub name: &'static str,
     /// What it does, in a few words.
     pub words: &'static str,
+}
+
+impl Helped {
+    /// Its keys, or that it has none.
+    pub fn shown(&self) -> &str {
+        if self.keys.is_empty() { "(no key)" } else { &self.keys }
+    }
 }
 
 /// Which key does what.

@@ -404,6 +404,7 @@ impl Window<'_> {
             Some(Wish::Suspend) => self.suspend()?,
             Some(Wish::Repaint) => self.repaint()?,
             Some(Wish::Call) => self.terminal.ring()?,
+            Some(Wish::Copy(text)) => self.terminal.copy(&text)?,
             Some(Wish::NoRoom(request)) => self.later.extend(self.app.no_room(request)),
         }
         Ok(Going::On)

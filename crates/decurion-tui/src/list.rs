@@ -1,6 +1,7 @@
 //! A list above the prompt, of which one row is chosen. Takes rows and what can be done with one; gives, key by key, what
 //! a person wants done, and the lines to show.
 
+use jiff::Timestamp;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
@@ -23,12 +24,14 @@ pub struct Row {
     pub note: String,
     /// What is said below the list while it is chosen.
     pub details: Vec<String>,
+    /// When it was, which is said beside it.
+    pub when: Option<Timestamp>,
 }
 
 /// Something that can be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// By which key; `\n` is enter.
+    /// By which key; `\n` is enter, `\t` the tab.
     pub key: char,
     /// In a word or two.
     pub words: &'static str,
@@ -76,6 +79,8 @@ pub struct List {
     pub remarks: Vec<String>,
     /// What is being written for an offer.
     writing: Option<(Offer, Composer)>,
+    /// The word that rows must hold, where what is typed searches, and all rows.
+    search: Option<(String, Vec<Row>)>,
 }
 
 /// What a key meant.
@@ -104,7 +109,38 @@ impl List {
             picked: false,
             remarks: Vec::new(),
             writing: None,
+            search: None,
         }
+    }
+
+    /// The same list, in which what is typed searches.
+    #[must_use]
+    pub fn searched(mut self) -> Self {
+        self.search = Some((String::new(), Vec::new()));
+        self
+    }
+
+    /// Searches for another word: rows that hold all of its parts, whatever their case.
+    fn search(&mut self, change: impl FnOnce(&mut String)) {
+        let Some((word, all)) = &mut self.search else { return };
+        if all.is_empty() {
+            all.clone_from(&self.rows);
+        }
+        let chosen = self.rows.get(self.chosen).map(|row| row.id.clone());
+        // What was learnt of a row since stays with it.
+        for row in self.rows.drain(..) {
+            if let Some(own) = all.iter_mut().find(|own| own.id == row.id) {
+                *own = row;
+            }
+        }
+        change(word);
+        let parts: Vec<String> = word.to_lowercase().split_whitespace().map(str::to_owned).collect();
+        let holds = |row: &&Row| {
+            let text = format!("{} {} {}", row.name, row.note, row.details.join(" ")).to_lowercase();
+            parts.iter().all(|part| text.contains(part))
+        };
+        self.rows = all.iter().filter(holds).cloned().collect();
+        self.chosen = self.rows.iter().position(|row| Some(&row.id) == chosen.as_ref()).unwrap_or(0);
     }
 
     /// Whether words are being written.
@@ -136,6 +172,15 @@ impl List {
             Action::PageUp => self.chosen = self.chosen.saturating_sub(10),
             Action::PageDown => self.chosen = (self.chosen + 10).min(last),
             Action::Submit => return self.offer('\n'),
+            Action::Complete if self.offers.iter().any(|offer| offer.key == '\t') => return self.offer('\t'),
+            Action::Edit(Edit::Type(letter)) if self.search.is_some() => {
+                self.search(|word| word.push(letter));
+            }
+            Action::Edit(Edit::Delete(_) | Edit::Cut(_)) if self.search.is_some() => {
+                self.search(|word| {
+                    word.pop();
+                });
+            }
             Action::Edit(Edit::Type(digit @ '1'..='9'))
                 if !self.offers.iter().any(|offer| offer.key == digit) =>
             {
@@ -190,7 +235,7 @@ impl List {
     }
 
     /// The list as lines, so many at most.
-    pub fn lines(&self, theme: &Theme, columns: usize, most: usize) -> Vec<Line<'static>> {
+    pub fn lines(&self, theme: &Theme, columns: usize, most: usize, now: Timestamp) -> Vec<Line<'static>> {
         crate::fuse::pass("list");
         // Where there is no room, what enter would take is in sight.
         if most < 4 && self.writing.is_none() && !self.rows.is_empty() {
@@ -200,15 +245,22 @@ impl List {
             return vec![Line::styled(format!("{row}{count}"), theme.accent)];
         }
         let mut lines = vec![Line::styled(cut(&one_line(&self.title), columns).into_owned(), theme.heading)];
+        let searched = self.search.as_ref().map(|(word, _)| word.as_str()).filter(|word| !word.is_empty());
+        if let Some(word) = searched {
+            let words = format!("search: {}", one_line(word));
+            lines.push(Line::styled(cut(&words, columns).into_owned(), theme.accent));
+        }
         if self.rows.is_empty() {
-            lines.extend(wrap(Line::styled(self.empty.clone(), theme.faint), columns, ""));
+            let words = if searched.is_some() { "nothing found" } else { &self.empty };
+            lines.extend(wrap(Line::styled(words.to_owned(), theme.faint), columns, ""));
         }
         let details = self.details(theme, columns);
-        let room = most.saturating_sub(details.len() + self.remarks.len() + 3).max(1);
+        let taken = details.len() + self.remarks.len() + 3 + usize::from(searched.is_some());
+        let room = most.saturating_sub(taken).max(1);
         let from = self.chosen.saturating_sub(room / 2).min(self.rows.len().saturating_sub(room));
         let wide = self.rows.iter().map(|row| width(&row.name)).max().unwrap_or(0).min(columns / 2);
         for (at, row) in self.rows.iter().enumerate().skip(from).take(room) {
-            lines.push(self.row(at, row, wide, theme, columns));
+            lines.push(self.row((at, row), wide, theme, columns, now));
         }
         let hidden = self.rows.len().saturating_sub(room);
         if hidden > 0 {
@@ -234,7 +286,8 @@ impl List {
             lines.push(Line::raw(self.empty.clone()));
         }
         let row = |(at, row): (usize, &Row)| {
-            let note = one_line(&row.note);
+            let when = row.when.map(|when| when.strftime("%Y-%m-%d %H:%M").to_string());
+            let note = format!("{}{}", when.unwrap_or_default(), one_line(&row.note));
             let gap = if note.is_empty() { "" } else { "  " };
             Line::raw(format!("{:>3}. {}{gap}{note}", at + 1, one_line(&row.name)))
         };
@@ -261,19 +314,29 @@ impl List {
         let offers = self.offers.iter().filter(|offer| chosen || !offer.of_row);
         words.extend(offers.map(|offer| match offer.key {
             '\n' => format!("enter: {}", offer.words),
+            '\t' => format!("t: {}", offer.words),
             key => format!("{key}: {}", offer.words),
         }));
         words.push("q: close".to_owned());
         words.join(", ")
     }
 
-    fn row(&self, at: usize, row: &Row, wide: usize, theme: &Theme, columns: usize) -> Line<'static> {
+    fn row(
+        &self,
+        (at, row): (usize, &Row),
+        wide: usize,
+        theme: &Theme,
+        columns: usize,
+        now: Timestamp,
+    ) -> Line<'static> {
         let is_chosen = at == self.chosen;
         let (mark, style) = if is_chosen { ("❯ ", theme.accent) } else { ("  ", Style::default()) };
         let name = cut(&one_line(&row.name), wide.max(4)).into_owned();
         let gap = " ".repeat(wide.saturating_sub(width(&name)) + 2);
         let room = columns.saturating_sub(wide + 4);
-        let note = cut(&one_line(&row.note), room).into_owned();
+        let when = row.when.map(|when| ago(when, now)).unwrap_or_default();
+        let gap_between = if when.is_empty() || row.note.is_empty() { "" } else { " · " };
+        let note = cut(&format!("{when}{gap_between}{}", one_line(&row.note)), room).into_owned();
         let mut spans = vec![Span::styled(mark, style), Span::styled(name, style)];
         if !note.is_empty() {
             spans.push(Span::styled(format!("{gap}{note}"), theme.faint));
@@ -301,12 +364,31 @@ impl List {
             ]);
         }
         let mut words: Vec<String> = vec!["↑↓ choose".to_owned()];
+        if self.search.is_some() {
+            words.push("type to search".to_owned());
+        }
         words.extend(self.offers.iter().map(|offer| match offer.key {
             '\n' => format!("enter {}", offer.words),
+            '\t' => format!("tab {}", offer.words),
             key => format!("{key} {}", offer.words),
         }));
         words.push("esc close".to_owned());
         Line::styled(cut(&words.join(" · "), columns).into_owned(), theme.faint)
+    }
+}
+
+/// How long ago something was, in one unit.
+pub fn ago(when: Timestamp, now: Timestamp) -> String {
+    let seconds = now.as_second().saturating_sub(when.as_second()).max(0);
+    let (minute, hour, day) = (60, 3600, 86_400);
+    match seconds {
+        0..60 => "just now".to_owned(),
+        _ if seconds < hour => format!("{} min ago", seconds / minute),
+        _ if seconds < day => format!("{} h ago", seconds / hour),
+        _ if seconds < 2 * day => "yesterday".to_owned(),
+        _ if seconds < 60 * day => format!("{} days ago", seconds / day),
+        _ if seconds < 730 * day => format!("{} months ago", seconds / (30 * day)),
+        _ => format!("{} years ago", seconds / (365 * day)),
     }
 }
 
@@ -347,7 +429,7 @@ mod tests {
             list.key(typed(letter));
         }
         list.key(Action::Edit(Edit::Delete(Motion::Left)));
-        let foot = list.lines(&Theme::new(Shades::None), 40, 20).pop().unwrap();
+        let foot = list.lines(&Theme::new(Shades::None), 40, 20, Timestamp::UNIX_EPOCH).pop().unwrap();
         assert_eq!(foot.to_string(), "name: ba ");
         assert_eq!(list.key(Action::Submit), Picked::Do('n', String::new(), "ba".into()));
         list.key(typed('n'));
@@ -387,7 +469,7 @@ mod tests {
         let rows = (0..500).map(|at| Row { name: format!("row {at}"), ..Row::default() }).collect();
         let mut list = List::new("Many", rows, &[], "none");
         list.chosen = 250;
-        let lines = list.lines(&Theme::new(Shades::None), 30, 10);
+        let lines = list.lines(&Theme::new(Shades::None), 30, 10, Timestamp::UNIX_EPOCH);
         assert!(lines.len() <= 10, "{}", lines.len());
         assert!(lines.iter().any(|line| line.to_string().contains("❯ row 250")));
     }

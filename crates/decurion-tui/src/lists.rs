@@ -33,6 +33,7 @@ pub fn of_lines(topic: Topic, printed: &str) -> Result<List, String> {
         Topic::Sessions => sessions(&rows),
         Topic::Plugins => plugins(&rows),
         Topic::Worktrees => worktrees(&rows),
+        Topic::Memory => memories(&rows),
         _ => List::default(),
     };
     list.remarks = remarks;
@@ -58,6 +59,7 @@ fn agents(rows: &[Value]) -> List {
             name: name.to_owned(),
             note: format!("{}{remark}", text(agent, "origin")),
             details: vec![text(agent, "description").to_owned(), format!("{model} · {tools}")],
+            ..Row::default()
         }
     };
     let rows = rows.iter().filter(|agent| !agent["hidden"].as_bool().unwrap_or_default()).map(row).collect();
@@ -75,17 +77,35 @@ fn sessions(rows: &[Value]) -> List {
     let row = |session: &Value| Row {
         id: text(session, "session").to_owned(),
         name: text(session, "title").to_owned(),
-        note: text(session, "modified").chars().take(16).collect::<String>().replace('T', " "),
+        when: text(session, "modified").parse().ok(),
         details: vec![format!("{} · {}", text(session, "session"), text(session, "cwd"))],
+        ..Row::default()
     };
-    let offers = [Offer::row('\n', "go on with it"), Offer::row('f', "fork it")];
+    let offers = [Offer::row('\n', "resume"), Offer::row('\t', "fork")];
     // One in which nobody ever said anything holds nothing to go on with.
     let begun = rows.iter().filter(|session| !text(session, "title").is_empty());
     List::new(
-        "Sessions of this folder",
+        "Sessions in this folder",
         begun.map(row).collect(),
         &offers,
-        "there is no earlier session here",
+        "no earlier sessions in this folder",
+    )
+    .searched()
+}
+
+/// What sessions are told from the start, or keep for later ones.
+fn memories(rows: &[Value]) -> List {
+    let row = |file: &Value| Row {
+        id: text(file, "path").to_owned(),
+        name: text(file, "path").to_owned(),
+        note: text(file, "about").to_owned(),
+        ..Row::default()
+    };
+    List::new(
+        "Instructions and memory",
+        rows.iter().map(row).collect(),
+        &[Offer::row('\n', "edit")],
+        "no instruction or memory files; /init writes AGENTS.md",
     )
 }
 
@@ -93,7 +113,7 @@ fn plugins(rows: &[Value]) -> List {
     let row = |plugin: &Value| {
         let (name, state) = (text(plugin, "name"), text(plugin, "state").to_owned());
         let details = vec![text(plugin, "description").to_owned(), text(plugin, "path").to_owned()];
-        Row { id: name.to_owned(), name: name.to_owned(), note: state, details }
+        Row { id: name.to_owned(), name: name.to_owned(), note: state, details, ..Row::default() }
     };
     let offers = [
         Offer::row('e', "on"),
@@ -101,7 +121,7 @@ fn plugins(rows: &[Value]) -> List {
         Offer::all('a', "add").asking("folder of the plugin"),
     ];
     List::new(
-        "Plugins (they count from the next session on)",
+        "Plugins (changes apply to new sessions)",
         rows.iter().map(row).collect(),
         &offers,
         "no plugin was added; a adds one",
@@ -114,14 +134,10 @@ fn worktrees(rows: &[Value]) -> List {
         name: text(tree, "name").to_owned(),
         note: format!("{} · {}", text(tree, "found").replace('_', " "), text(tree, "branch")),
         details: vec![text(tree, "description").to_owned(), text(tree, "path").to_owned()],
+        ..Row::default()
     };
     let offers = [Offer::row('x', "remove"), Offer::all('c', "remove all that are unchanged")];
-    List::new(
-        "Worktrees",
-        rows.iter().map(row).collect(),
-        &offers,
-        "this repository has no worktrees of ours",
-    )
+    List::new("Worktrees", rows.iter().map(row).collect(), &offers, "no Decurion worktrees here")
 }
 
 /// What the session told of itself.
@@ -143,7 +159,7 @@ fn rules(in_force: &RulesInForce) -> List {
             let source = serde_json::to_value(rule.source).unwrap_or_default();
             let note = format!("{word} · {}", source.as_str().unwrap_or_default());
             let id = serde_json::to_string(&(verdict, rule)).unwrap_or_default();
-            Row { id, name: rule.to_string(), note, details: Vec::new() }
+            Row { id, name: rule.to_string(), note, ..Row::default() }
         };
         rules.iter().map(row).collect::<Vec<_>>()
     };
@@ -167,6 +183,7 @@ fn hooks(hooks: &[HookDeclaration]) -> List {
         note: [hook.matcher.as_deref().unwrap_or("all"), hook.callback.as_deref().unwrap_or(&hook.command)]
             .join(" · "),
         details: vec![hook.source.clone()],
+        ..Row::default()
     };
     List::new("Hooks in force", hooks.iter().map(row).collect(), &[], "there are no hooks")
 }
@@ -180,9 +197,10 @@ fn servers(servers: &[McpDetail]) -> List {
             name: status.name.clone(),
             note: format!("{} · {} tools", status.status.name(), tools.len()),
             details: vec![status.reason.clone().unwrap_or_default(), tools.join(", ")],
+            ..Row::default()
         }
     };
-    let offers = [Offer::row('r', "connect again"), Offer::row('t', "off or on")];
+    let offers = [Offer::row('r', "reconnect"), Offer::row('t', "enable or disable")];
     List::new(
         "MCP servers",
         servers.iter().map(row).collect(),
@@ -199,19 +217,37 @@ fn context(used: &ContextUse) -> List {
             (kind, "") => kind_words(*kind).to_owned(),
             (kind, name) => format!("{} {name}", kind_words(*kind)),
         },
-        note: format!("{} · {} %", tokens(part.tokens), share(part.tokens)),
+        note: format!("{} · {}%", tokens(part.tokens), share(part.tokens)),
         details: vec![part.of.clone()],
+        ..Row::default()
     };
     let mut parts = used.parts.clone();
     parts.sort_by_key(|part| std::cmp::Reverse(part.tokens));
     let title = format!(
-        "Context of {}: {} of {} ({} %)",
+        "Context of {}: {} {} of {} ({}%)",
         used.model,
+        bar(used.total, used.window),
         tokens(used.total),
         tokens(used.window),
         share(used.total)
     );
-    List::new(title, parts.iter().map(row).collect(), &[], "nothing was said yet")
+    let mut rows: Vec<Row> = parts.iter().map(row).collect();
+    let free = used.window.saturating_sub(used.total);
+    let compacts = used.compacts_at.map(|at| format!(" · compacts by itself at {}", tokens(at)));
+    rows.push(Row {
+        name: "free".to_owned(),
+        note: format!("{} · {}%{}", tokens(free), share(free), compacts.unwrap_or_default()),
+        ..Row::default()
+    });
+    List::new(title, rows, &[], "nothing was said yet")
+}
+
+/// How full a window is, in a few signs.
+fn bar(used: u64, window: u64) -> String {
+    const WIDE: u64 = 20;
+    let full = used.saturating_mul(WIDE).checked_div(window).unwrap_or(0).min(WIDE);
+    let sign = |at: u64| if at < full || at == 0 && used > 0 { '█' } else { '░' };
+    (0..WIDE).map(sign).collect()
 }
 
 fn kind_words(kind: ContextKind) -> &'static str {

@@ -11,6 +11,7 @@ use crate::keymap::Action;
 use crate::text::{cut, one_line, visible, width, wrap};
 use crate::theme::Theme;
 use crate::view::coming;
+use crate::view::diff::Change;
 use crate::view::item::{self, Fold};
 
 /// The page.
@@ -45,6 +46,8 @@ enum Of {
     Agent(Box<Following>),
     /// A text.
     Text(String),
+    /// Changes of files, and what is said below them.
+    Changes(Vec<Change>, String),
 }
 
 /// An agent's conversation, as it goes on.
@@ -89,6 +92,13 @@ impl Page {
         page
     }
 
+    /// Changes of files, from their beginning.
+    pub fn changes(title: impl Into<String>, changes: Vec<Change>, notes: String) -> Self {
+        let mut page = Self::new(title, Of::Changes(changes, notes));
+        page.back = usize::MAX;
+        page
+    }
+
     /// A text that is still to come.
     pub fn awaited(title: impl Into<String>, text: impl Into<String>) -> Self {
         Self { is_awaited: true, ..Self::text(title, text) }
@@ -103,7 +113,7 @@ impl Page {
     pub fn agent_id(&self) -> Option<&AgentId> {
         match &self.of {
             Of::Agent(following) => Some(&following.agent),
-            Of::Root | Of::Text(_) => None,
+            Of::Root | Of::Text(_) | Of::Changes(..) => None,
         }
     }
 
@@ -212,7 +222,7 @@ impl Page {
     fn keys(&self) -> &'static str {
         match self.of {
             Of::Agent(_) => "↑↓ pageup pagedown · enter sends · esc back",
-            Of::Root | Of::Text(_) => "↑↓ pageup pagedown · q or esc back",
+            Of::Root | Of::Text(_) | Of::Changes(..) => "↑↓ pageup pagedown · q or esc back",
         }
     }
 
@@ -237,9 +247,16 @@ impl Page {
             }
             return;
         }
+        if let Of::Changes(changes, notes) = &self.of {
+            if self.made.columns != columns {
+                self.lines = changed(changes, notes, theme, columns);
+                self.made.columns = columns;
+            }
+            return;
+        }
         let items: &[Item] = match &self.of {
             Of::Agent(following) => &following.items,
-            Of::Root | Of::Text(_) => root,
+            Of::Root | Of::Text(_) | Of::Changes(..) => root,
         };
         if self.made.columns != columns || self.made.dropped != dropped {
             self.lines.clear();
@@ -263,6 +280,22 @@ impl Page {
         }));
         lines
     }
+}
+
+/// Changes of files as lines, each below its name.
+fn changed(changes: &[Change], notes: &str, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    for change in changes {
+        let mut head = vec![Span::styled(one_line(&change.path), theme.heading)];
+        head.extend(change.counts(theme));
+        lines.extend(wrap(Line::from(head), columns, ""));
+        lines.extend(change.lines(theme, columns, usize::MAX, ""));
+        lines.push(Line::default());
+    }
+    let notes = visible(notes);
+    lines
+        .extend(notes.lines().flat_map(|line| wrap(Line::styled(line.to_owned(), theme.faint), columns, "")));
+    lines
 }
 
 /// What a key did to a page.

@@ -41,7 +41,7 @@ fn spans(line: &str, theme: &Theme, usual: Style, now: &mut Style) -> Vec<Span<'
 fn shown(now: Style, theme: &Theme, usual: Style) -> Style {
     let now = match theme.shades {
         Shades::None => Style { fg: None, bg: None, ..now },
-        Shades::Dark | Shades::Light => now,
+        _ => now,
     };
     if now == Style::new() { usual } else { now }
 }

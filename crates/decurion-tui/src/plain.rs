@@ -100,7 +100,7 @@ impl Talk<'_> {
         let mut over = None;
         for effect in std::mem::take(effects) {
             match self.hands.take(effect).await {
-                None | Some(Wish::Repaint) => {}
+                None | Some(Wish::Repaint | Wish::Copy(_)) => {}
                 Some(Wish::Leave(farewell)) => over = Some(Over::Left(farewell)),
                 Some(Wish::Stay(reason)) => self.app.say("warning", reason),
                 Some(Wish::Call) => ring()?,

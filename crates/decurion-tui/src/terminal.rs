@@ -5,6 +5,8 @@
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use crossterm::event::EnableBracketedPaste;
 use crossterm::execute;
 use crossterm::terminal::{disable_raw_mode, enable_raw_mode};
@@ -66,6 +68,13 @@ impl Terminal {
     pub fn ring(&self) -> io::Result<()> {
         let mut out = io::stdout();
         out.write_all(b"\x07")?;
+        out.flush()
+    }
+
+    /// Puts a text on the clipboard of the person's own machine, where their terminal lets programs do that.
+    pub fn copy(&self, text: &str) -> io::Result<()> {
+        let mut out = io::stdout();
+        write!(out, "\x1b]52;c;{}\x07", STANDARD.encode(text))?;
         out.flush()
     }
 

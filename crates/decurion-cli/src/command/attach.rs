@@ -55,8 +55,9 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
         let windows = models.windows();
         library.models = models.names();
         let (shades, typed) = look(&around);
-        let screen =
-            Screening { around: &around, state: Some(&state), library, model: None, windows, shades };
+        let provider = String::new();
+        let (around, place, model) = (&around, Some(state.as_path()), None);
+        let screen = Screening { around, state: place, library, model, windows, provider, shades };
         let mut showing = screen.showing(attached.link, &hello.cwd, false, Owner::Others)?;
         showing.app.draft(&typed);
         let mut signals = signals(false).map_err(|error| Failure::failed(format!("no signals: {error}")))?;

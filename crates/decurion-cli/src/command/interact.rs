@@ -8,6 +8,7 @@
 //! | `kept.rs` | a session that goes on without a terminal |
 //! | `program.rs` | what this program does for the front end |
 //! | `prompts.rs` | prompts kept for later sessions |
+//! | `records.rs` | conversations as text, instruction and memory files |
 //! | `setup.rs` | setting up a provider that works |
 
 pub mod exits;
@@ -15,6 +16,7 @@ pub mod first;
 mod kept;
 mod program;
 mod prompts;
+mod records;
 mod setup;
 
 use std::collections::BTreeMap;
@@ -114,7 +116,9 @@ pub struct Surroundings<'a> {
 pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>) -> Result<u8, Failure> {
     let mut signals =
         signals(around.leash.is_some()).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
-    let Answer { request, work, agents, skills, prompts, state, known, model, windows, .. } = answer;
+    let Answer {
+        request, work, agents, skills, prompts, state, known, model, windows, api_key_source, ..
+    } = answer;
     let mut library = library(&skills, &agents);
     library.skills.extend(
         prompts
@@ -129,7 +133,9 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
         _ => None,
     };
     let (shades, mut draft) = look(&around);
-    let screen = Screening { around: &around, state: state.as_deref(), library, model, windows, shades };
+    let provider = provider_words(model.as_deref(), &api_key_source);
+    let mut screen =
+        Screening { around: &around, state: state.as_deref(), library, model, windows, provider, shades };
     let mut lines = around.plain.then(Lines::of_stdin);
     let mut request = request;
     let mut link = open(&*place, request.clone()).await?;
@@ -171,6 +177,7 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
             exits.discard_empty();
             return Ok(say_goodbye(&ended, &exits));
         };
+        screen.shades = next.shades;
         request = following(request, session, &next);
         draft = next.draft;
         (link, words) = succeed(&exits, &mut request, next.mode).await?;
@@ -287,8 +294,20 @@ pub struct Screening<'a> {
     pub model: Option<String>,
     /// How many tokens each model can take.
     pub windows: BTreeMap<String, u64>,
+    /// Who answers, and where the key for that comes from.
+    pub provider: String,
     /// What the terminal can show.
     pub shades: Shades,
+}
+
+/// Who answers, and where the key for that comes from.
+fn provider_words(model: Option<&str>, key: &str) -> String {
+    let provider = model.and_then(|model| model.split_once('/')).map(|(provider, _)| provider);
+    match (provider, key) {
+        (Some(provider), "" | "none") => provider.to_owned(),
+        (Some(provider), key) => format!("{provider} (key: {key})"),
+        (None, key) => key.to_owned(),
+    }
 }
 
 impl Screening<'_> {
@@ -312,6 +331,9 @@ impl Screening<'_> {
         known.model.clone_from(&self.model);
         known.sandbox = crate::wire::sandbox_name(loaded);
         known.can_bypass = loaded.settings.permissions.default_mode == Mode::BypassPermissions;
+        env!("CARGO_PKG_VERSION").clone_into(&mut known.version);
+        known.provider.clone_from(&self.provider);
+        known.background = self.shades;
         known.reduced_motion = loaded.settings.reduced_motion;
         known.links = links(self.around, cwd);
         known.has_own = program::status_command(loaded).is_some();
@@ -433,11 +455,8 @@ fn known_shades(around: &Surroundings<'_>) -> Option<Shades> {
     if around.plain || !says("NO_COLOR").is_empty() || says("TERM") == "dumb" {
         return Some(Shades::None);
     }
-    match around.loaded.settings.theme.as_deref() {
-        Some(theme) if theme.starts_with("light") => return Some(Shades::Light),
-        Some(theme) if theme.starts_with("dark") => return Some(Shades::Dark),
-        Some("none") => return Some(Shades::None),
-        _ => {}
+    if let Some(shades) = around.loaded.settings.theme.as_deref().and_then(Shades::named) {
+        return Some(shades);
     }
     // "15;0": white letters on black, as some terminals tell whoever they start.
     let background = says("COLORFGBG").rsplit(';').next()?.parse::<u8>().ok()?;

@@ -9,6 +9,9 @@ use decurion_tools::mcp::prompts;
 use super::nearest;
 use crate::ports::Library;
 
+/// What can be done about a text that is no command.
+const NOT_SENT: &str = "Nothing was sent; put a space before the slash to send it as it is.";
+
 /// What a prompt is.
 pub enum Typed {
     /// Words for the model.
@@ -17,10 +20,8 @@ pub enum Typed {
     Command(Arc<Skill>, String),
     /// A prompt of an MCP server, by what was typed for it, with its arguments.
     Prompt(String, String),
-    /// A name that means nothing here and is near to some that do.
+    /// A name that means nothing here.
     Mistaken(String),
-    /// A name that means nothing here; it is sent as it is.
-    Unknown(String),
 }
 
 /// Reads a prompt.
@@ -37,20 +38,13 @@ pub fn read(prompt: &[Block], library: &dyn Library) -> Typed {
         return Typed::Prompt(name.to_owned(), args.to_owned());
     }
     let skills = library.skills();
-    if skills.is_empty() {
-        return Typed::Words;
-    }
     let names = skills.iter().filter(|skill| skill.invocable.by_user()).map(|skill| skill.name.as_str());
     let near = nearest(name, names.chain(["compact"]));
     if near.is_empty() {
-        return Typed::Unknown(format!("there is no command /{name}; the text is sent as it is"));
+        return Typed::Mistaken(format!("Unknown command /{name}. {NOT_SENT}"));
     }
     let near: Vec<String> = near.iter().map(|name| format!("/{name}")).collect();
-    Typed::Mistaken(format!(
-        "There is no command /{name}. Did you mean {}? Nothing was sent; put a space before the slash to send it \
-         as it is.",
-        near.join(" or ")
-    ))
+    Typed::Mistaken(format!("Unknown command /{name}. Did you mean {}? {NOT_SENT}", near.join(" or ")))
 }
 
 /// The name and the rest of a line that looks like a command. A path or a comment does not.

@@ -345,14 +345,12 @@ async fn a_command_that_is_typed_is_sent_as_what_it_stands_for() {
             ],
         ),
         ("/etc/passwd is a file", vec!["/etc/passwd is a file"]),
-        ("/unheard of", vec!["/unheard of"]),
+        (" /unheard of", vec![" /unheard of"]),
         (" /revieww", vec![" /revieww"]),
     ] {
         let stage = stage("when\n  say \"done\"\n", Arc::clone(&shelf) as Arc<Shelf>);
-        let played = stage.play(prompt).await;
+        stage.play(prompt).await;
         assert_eq!(texts(&requests(&stage)[0]), expected, "{prompt}");
-        let noticed = render(&played.events).contains("there is no command /unheard");
-        assert_eq!(noticed, prompt.starts_with("/unheard"), "{prompt}");
     }
 }
 
@@ -362,7 +360,11 @@ async fn a_command_that_is_misspelt_costs_no_request() {
     for (prompt, expected) in [
         (
             "/reviw it",
-            "There is no command /reviw. Did you mean /review? Nothing was sent; put a space before the slash to send it as it is.",
+            "Unknown command /reviw. Did you mean /review? Nothing was sent; put a space before the slash to send it as it is.",
+        ),
+        (
+            "/unheard of",
+            "Unknown command /unheard. Nothing was sent; put a space before the slash to send it as it is.",
         ),
         ("/own", "/own is not for people: the model calls it when it needs it."),
     ] {

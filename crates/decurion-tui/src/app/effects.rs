@@ -6,6 +6,7 @@ use decurion_protocol::{Envelope, Mode, Request, Start};
 use ratatui::crossterm::event::KeyEvent;
 
 use crate::desk::{Errand, Fruit, Purpose};
+use crate::theme::Shades;
 
 /// What comes in.
 #[derive(Clone, Debug)]
@@ -52,6 +53,8 @@ pub enum Effect {
     Repaint,
     /// Somebody is needed.
     Call,
+    /// Put this text on the clipboard.
+    Copy(String),
     /// Keep a prompt for later sessions.
     Remember(String),
     /// Do something that takes a while.
@@ -80,4 +83,6 @@ pub struct Next {
     pub mode: Mode,
     /// See `mode`.
     pub model: Option<String>,
+    /// The theme that was chosen.
+    pub shades: Shades,
 }

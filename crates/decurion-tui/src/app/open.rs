@@ -47,8 +47,10 @@ impl App {
             Open::Search(..) => self.search_key(action),
             Open::List(topic, list) => {
                 let topic = *topic;
-                match list.key(action) {
-                    Picked::Taken => Some(Vec::new()),
+                let picked = list.key(action);
+                self.preview_theme(&picked);
+                match picked {
+                    Picked::Taken => Some(self.ask_for_preview()),
                     Picked::Passed => None,
                     Picked::Closed => {
                         self.open = Open::Nothing;
@@ -111,12 +113,13 @@ impl App {
             Topic::Agents => return program(&["agents", "list", "--json"]),
             Topic::Sessions => return program(&["sessions", "list", "--json"]),
             Topic::Plugins => return program(&["plugin", "list", "--json"]),
+            Topic::Memory => return vec![Effect::Errand(Purpose::List(topic), Errand::Memories)],
             Topic::Worktrees => return program(&["worktrees", "list", "--json"]),
             Topic::Rules => Inspected::Rules,
             Topic::Hooks => Inspected::Hooks,
             Topic::Servers => Inspected::Servers,
             Topic::Context => Inspected::Context,
-            Topic::Prompts | Topic::Skills | Topic::Models | Topic::Leaving => {
+            Topic::Prompts | Topic::Skills | Topic::Models | Topic::Leaving | Topic::Themes => {
                 self.open = Open::List(topic, self.own_list(topic));
                 return Vec::new();
             }
@@ -130,7 +133,7 @@ impl App {
             id: name.clone(),
             name: format!("/{name}"),
             note: words.clone(),
-            details: Vec::new(),
+            ..Row::default()
         };
         match topic {
             Topic::Prompts => self.list_of_prompts(),
@@ -149,6 +152,7 @@ impl App {
                 List::new(format!("Models · now {now}"), rows, &offers, "no models are named in the settings")
             }
             Topic::Leaving => self.list_of_leaving(),
+            Topic::Themes => self.list_of_themes(),
             _ => List::default(),
         }
     }
@@ -176,7 +180,7 @@ impl App {
             id: id.to_owned(),
             name: name.to_owned(),
             note: note.to_owned(),
-            details: Vec::new(),
+            ..Row::default()
         };
         let mut rows = Vec::new();
         if self.known.home == Home::Kept {
@@ -207,7 +211,7 @@ impl App {
         let effects = match topic {
             Topic::Agents => return self.do_agent(key, row, words),
             Topic::Sessions => match row.parse::<SessionId>() {
-                Ok(id) if key == 'f' => self.go_to(Start::Fork { from: id, id: None, at: None }),
+                Ok(id) if key == '\t' => self.go_to(Start::Fork { from: id, id: None, at: None }),
                 Ok(id) => self.go_to(Start::Resume { id, at: None }),
                 Err(_) => Vec::new(),
             },
@@ -233,10 +237,32 @@ impl App {
             Topic::Worktrees if key == 'c' => program(Purpose::Say, &["worktrees", "clean"]),
             Topic::Worktrees => program(Purpose::Say, &["worktrees", "remove", row]),
             Topic::Leaving => self.do_leave(row),
+            Topic::Themes => self.use_theme(row),
+            Topic::Memory => vec![Effect::EditFile(row.to_owned())],
             Topic::Hooks | Topic::Context => Vec::new(),
         };
         self.open = Open::Nothing;
         effects
+    }
+
+    /// Asks for the last exchange of the session that is chosen, where it is not known.
+    pub(super) fn ask_for_preview(&mut self) -> Vec<Effect> {
+        let Open::List(Topic::Sessions, list) = &mut self.open else { return Vec::new() };
+        let Some(row) = list.rows.get_mut(list.chosen).filter(|row| row.details.len() == 1) else {
+            return Vec::new();
+        };
+        // Once is enough, whatever comes of it.
+        row.details.push(String::new());
+        let id = row.id.clone();
+        vec![Effect::Errand(Purpose::Preview(id.clone()), Errand::Preview(id))]
+    }
+
+    pub(super) fn preview_came(&mut self, id: &str, text: &str) {
+        let Open::List(Topic::Sessions, list) = &mut self.open else { return };
+        if let Some(row) = list.rows.iter_mut().find(|row| row.id == id) {
+            row.details.truncate(1);
+            row.details.push(text.to_owned());
+        }
     }
 
     fn do_agent(&mut self, key: char, row: &str, words: &str) -> Vec<Effect> {
@@ -339,7 +365,7 @@ impl App {
     /// Nothing is changed here: it may turn out that this session stays.
     fn leave_for(&self, start: Start, draft: String) -> Effect {
         let (mode, model) = (self.view.mode, self.view.root.model.clone());
-        Effect::Leave(Farewell::Next(Box::new(Next { start, draft, mode, model })))
+        Effect::Leave(Farewell::Next(Box::new(Next { start, draft, mode, model, shades: self.theme.shades })))
     }
 
     /// Back to before a prompt: the conversation, the files, or both.

@@ -13,6 +13,7 @@ use crate::composer::{Edit, Motion};
 use crate::desk::{Errand, Purpose};
 use crate::keymap::Action;
 use crate::page::Page;
+use crate::view::item::Fold;
 
 /// How many bytes a prompt for another process's session may take in a request, which is refused beyond 16 MiB.
 const LONGEST_ATTACHED: usize = (16 << 20) - (4 << 10);
@@ -45,13 +46,14 @@ impl App {
         Some(Vec::new())
     }
 
-    pub(super) fn prompt_key(&mut self, action: Action) -> Vec<Effect> {
+    pub(super) fn prompt_key(&mut self, action: Action, was_escaped: bool) -> Vec<Effect> {
         if let Some(effects) = self.proposal_key(action) {
             return effects;
         }
         match action {
             Action::Submit => return self.submit(),
             Action::Newline => self.composer.insert("\n"),
+            Action::Interrupt if self.is_still() => return self.escape(was_escaped),
             Action::Interrupt => return self.interrupt(),
             Action::Leave => return self.leave_key(),
             Action::EndOfInput if self.composer.is_empty() => return self.leave(),
@@ -97,6 +99,10 @@ impl App {
         if text.trim().is_empty() {
             return Vec::new();
         }
+        if commands::typed(&text) == Typed::Prompt && self.is_misspelt(&text) {
+            self.composer.set(&text);
+            return Vec::new();
+        }
         self.history.push(&text);
         let mut effects = vec![Effect::Remember(text.clone())];
         effects.extend(self.send(text));
@@ -105,6 +111,12 @@ impl App {
 
     fn send(&mut self, text: String) -> Vec<Effect> {
         match commands::typed(&text) {
+            // A person's own command of that name is theirs.
+            Typed::Ours(Name::Prompt(_), _) if self.has_skill(&text) => self.submit_prompt(text),
+            Typed::Ours(Name::Prompt(words), rest) => {
+                let name = commands::looks_like(text.trim_start()).unwrap_or_default();
+                self.submit_blocks(text.clone(), commands::prompt_of(name, words, rest))
+            }
             Typed::Ours(command, rest) => self.run(command, rest),
             Typed::Memory(line) => {
                 vec![Effect::Errand(Purpose::Say, Errand::Memorize(line.to_owned()))]
@@ -137,10 +149,21 @@ impl App {
             self.composer.set(&text);
             return Vec::new();
         }
+        let blocks = vec![Block::text(text.clone())];
+        self.submit_blocks(text, blocks)
+    }
+
+    /// Gives a prompt that was typed as this text.
+    fn submit_blocks(&mut self, text: String, blocks: Vec<Block>) -> Vec<Effect> {
         let line = LineId(Uuid::new_v4());
-        self.sent.push_back((line, text.clone()));
-        let command = Command::Submit { line, blocks: vec![Block::text(text)] };
-        vec![self.ask_for(Waits::Prompt(line), command)]
+        self.sent.push_back((line, text));
+        vec![self.ask_for(Waits::Prompt(line), Command::Submit { line, blocks })]
+    }
+
+    /// Whether a text calls a skill or a command of the person's own.
+    fn has_skill(&self, text: &str) -> bool {
+        let name = commands::looks_like(text.trim_start());
+        self.library.skills.iter().any(|(known, _)| Some(known.as_str()) == name)
     }
 
     /// Whether anybody works, or will as soon as it is his turn.
@@ -172,7 +195,17 @@ impl App {
     /// Does what a command of our own says.
     fn run(&mut self, command: Name, rest: &str) -> Vec<Effect> {
         match command {
-            Name::Help => self.open = Open::Help(0),
+            Name::Help if self.fold == Fold::Printed => self.open = Open::Help(0),
+            Name::Help => {
+                let lines: Vec<String> = self.whole_help().iter().map(ToString::to_string).collect();
+                self.page = Some(Page::text("help", lines.join("\n")));
+            }
+            Name::Status => return self.ask_for_status(),
+            Name::Copy => return self.copy(),
+            Name::Diff => return self.ask_for_changes(),
+            Name::AddDir => return self.add_directory(rest),
+            // It was sent already.
+            Name::Prompt(_) => {}
             Name::Transcript => self.page = Some(Page::root()),
             Name::Tasks => self.open_tasks(),
             Name::Quit => return self.leave(),
@@ -192,8 +225,8 @@ impl App {
             }
             Name::List(topic) => return self.list(topic),
             Name::Print(words) => return program(Purpose::Page(words.join(" ")), words),
-            Name::Trace => return self.of_session(&["trace"], rest),
-            Name::Export => return self.of_session(&["sessions", "export"], rest),
+            Name::Trace => return self.trace(rest),
+            Name::Export => return self.export(rest),
             Name::StatusLine => {
                 let wish = if rest.is_empty() { "Show the folder, the branch and the model." } else { rest };
                 let text = format!("Use the statusline-setup agent to set up my status line. {wish}");
@@ -203,33 +236,32 @@ impl App {
             Name::Vim => {
                 self.set_vim(self.vim.is_none());
                 let state = if self.vim.is_some() { "on" } else { "off" };
-                self.known.hint = Some(format!("keys as in vi: {state}"));
+                self.known.hint = Some(format!("vim mode {state}"));
             }
         }
         Vec::new()
     }
 
-    /// A subcommand about this session, which writes a file; with words: that file.
-    fn of_session(&mut self, words: &[&str], file: &str) -> Vec<Effect> {
+    /// Writes a trace of this session to a file.
+    fn trace(&mut self, file: &str) -> Vec<Effect> {
         let Some(session) = self.view.info.as_ref().map(|info| info.session.to_string()) else {
             self.say("info", "there is no session yet");
             return Vec::new();
         };
-        let name = match words {
-            ["trace"] => format!("trace-{session}.json"),
-            _ => format!("session-{session}.jsonl"),
-        };
+        let name = format!("trace-{session}.json");
         let file = if file.is_empty() { name.as_str() } else { file };
-        let mut all = words.to_vec();
-        all.extend([session.as_str(), "-o", file]);
         self.say("info", format!("writing {file}"));
-        program(Purpose::Say, &all)
+        program(Purpose::Say, &["trace", &session, "-o", file])
+    }
+
+    /// Whether nothing is under way that could be interrupted.
+    fn is_still(&self) -> bool {
+        !self.view.at_work && self.sent.is_empty() && self.conversation.calling().is_empty()
     }
 
     /// Ends the turn under way; with nothing under way it does nothing.
     pub(super) fn interrupt(&mut self) -> Vec<Effect> {
-        let is_still = !self.view.at_work && self.sent.is_empty() && self.conversation.calling().is_empty();
-        if is_still {
+        if self.is_still() {
             return Vec::new();
         }
         vec![self.ask("interrupt", Command::Interrupt)]

@@ -9,8 +9,9 @@ use ratatui::text::{Line, Span};
 use super::open::Open;
 use super::tasks::Tasks;
 use super::{App, Caption};
-use crate::commands;
+use crate::commands::{self, Group, Topic};
 use crate::composer::Composer;
+use crate::keymap::Helped;
 use crate::screen::Cursor;
 use crate::text::{cut, one_line, width, wrap};
 use crate::view::agents::Panel;
@@ -29,6 +30,29 @@ const LOW: usize = 12;
 const PINNED_TODOS: usize = 6;
 /// How many prompts that wait are shown.
 const SHOWN_SENT: usize = 3;
+
+/// Signs at the beginning of a prompt or a word, and what they do.
+const SIGNS: [(&str, &str); 3] = [
+    ("@", "attach a file, a folder or an image; @ and an agent: tell that agent"),
+    ("!", "run a command in the shell; its output joins the conversation"),
+    ("#", "keep a line in the instructions that every session here reads"),
+];
+/// The keys of the short help.
+const SHORT_KEYS: [&str; 13] = [
+    "submit",
+    "newline",
+    "interrupt",
+    "leave",
+    "background",
+    "mode",
+    "transcript",
+    "tasks",
+    "history",
+    "editor",
+    "suspend",
+    "complete",
+    "up",
+];
 
 /// Where a line begins, whatever the width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,7 +311,13 @@ impl App {
             }
             Open::Tasks(tasks) => self.tasks(tasks, most, now),
             Open::Help(from) => self.help(*from),
-            Open::List(_, list) => list.lines(theme, columns, most),
+            Open::List(Topic::Themes, list) => {
+                let sample = self.sample();
+                let mut lines = list.lines(theme, columns, most.saturating_sub(sample.len()).max(4), now);
+                lines.extend(sample);
+                lines
+            }
+            Open::List(_, list) => list.lines(theme, columns, most, now),
             Open::Search(word, passed) => {
                 let found = self.history.find(word, *passed).map(one_line).unwrap_or_default();
                 let line = format!("reverse-search {word:?}: {found}");
@@ -331,10 +361,10 @@ impl App {
         lines
     }
 
-    /// The help from a line on, as much of it as fits.
+    /// The short help from a line on, as much of it as fits.
     fn help(&self, from: usize) -> Vec<Line<'static>> {
         let most = self.rows.saturating_sub(7).max(1);
-        let rows = self.whole_help();
+        let rows = self.short_help();
         let from = from.min(rows.len().saturating_sub(most));
         let below = rows.len() - from - most.min(rows.len() - from);
         let mut lines: Vec<Line<'static>> = rows.into_iter().skip(from).take(most).collect();
@@ -347,36 +377,69 @@ impl App {
         lines
     }
 
-    /// All keys, signs and commands.
+    /// The names of the commands, and the signs and keys that everybody needs.
+    fn short_help(&self) -> Vec<Line<'static>> {
+        let heading = |words: &str| Line::styled(words.to_owned(), self.theme.heading);
+        let mut lines = vec![heading("Commands")];
+        let wide = Group::ALL.iter().map(|group| group.heading().len() + 1).max().unwrap_or_default();
+        for group in Group::ALL {
+            let names: Vec<String> = commands::names_of(group).map(|name| format!("/{name}")).collect();
+            lines.extend(self.explained(group.heading(), &names.join(" "), "", wide));
+        }
+        lines.push(heading("Prompt"));
+        for (sign, words) in SIGNS {
+            lines.extend(self.explained(sign, words, "", wide));
+        }
+        lines.push(heading("Keys"));
+        let keys: Vec<Helped> =
+            self.keymap.help().into_iter().filter(|helped| SHORT_KEYS.contains(&helped.name)).collect();
+        let wide = self.column_of(&keys);
+        for helped in keys {
+            lines.extend(self.explained(helped.shown(), helped.words, "", wide));
+        }
+        let foot = "/help explains every command and key, / searches the commands";
+        lines.extend(wrap(Line::styled(foot, self.theme.faint), self.columns.max(1), ""));
+        lines
+    }
+
+    /// All commands, signs and keys.
     pub(super) fn whole_help(&self) -> Vec<Line<'static>> {
+        let heading = |words: &str| Line::styled(words.to_owned(), self.theme.heading);
         let keys = self.keymap.help();
-        // Keys stand in a column of their own where there is room for one.
-        let widest = keys.iter().map(|helped| width(&helped.keys)).max().unwrap_or_default();
-        let wide = if self.columns < 60 { 0 } else { widest.min(self.columns / 2) };
-        let hang = " ".repeat((wide + 1).max(2));
-        let row = |key: &str, words: &str, name: &str| {
-            let key = Span::styled(format!("{key:<wide$} "), self.theme.accent);
-            let line = Line::from(vec![
-                key,
-                Span::raw(words.to_owned()),
-                Span::styled(name.to_owned(), self.theme.faint),
-            ]);
-            wrap(line, self.columns.max(1), &hang)
-        };
-        let keys = keys.into_iter().map(|helped| {
-            let key = if helped.keys.is_empty() { "(no key)" } else { &helped.keys };
-            row(key, helped.words, &format!(" · {}", helped.name))
-        });
-        let others = [
-            ("!", "run a command in the shell; what it prints joins the conversation"),
-            ("#", "keep a line in the instructions that every session here reads"),
-            ("@", "name a file, or an agent to tell it something"),
-        ];
-        let others = others.map(|(key, words)| row(key, words, ""));
-        let names = commands::all().map(|(name, words)| row(&format!("/{name}"), words, ""));
+        let wide = self.column_of(&keys);
+        let mut lines = vec![heading("Commands")];
+        for (name, words) in commands::all() {
+            lines.extend(self.explained(&format!("/{name}"), words, "", wide));
+        }
+        lines.push(heading("Prompt"));
+        for (sign, words) in SIGNS {
+            lines.extend(self.explained(sign, words, "", wide));
+        }
+        lines.push(heading("Keys"));
+        for helped in &keys {
+            let name = format!(" · {}", helped.name);
+            lines.extend(self.explained(helped.shown(), helped.words, &name, wide));
+        }
         let foot = "action names for keys.json are shown after the dot";
-        let foot = wrap(Line::styled(foot, self.theme.faint), self.columns.max(1), "");
-        keys.chain(others).chain(names).chain([foot]).flatten().collect()
+        lines.extend(wrap(Line::styled(foot, self.theme.faint), self.columns.max(1), ""));
+        lines
+    }
+
+    /// Keys stand in a column of their own where there is room for one.
+    fn column_of(&self, keys: &[Helped]) -> usize {
+        let widest = keys.iter().map(|helped| width(&helped.keys)).max().unwrap_or_default();
+        if self.columns < 60 { 0 } else { widest.min(self.columns / 2) }
+    }
+
+    /// A key, a sign or a command, what it does, and its name.
+    fn explained(&self, key: &str, words: &str, name: &str, wide: usize) -> Vec<Line<'static>> {
+        let line = Line::from(vec![
+            Span::styled(format!("  {key:<wide$} "), self.theme.accent),
+            Span::raw(words.to_owned()),
+            Span::styled(name.to_owned(), self.theme.faint),
+        ]);
+        let hang = " ".repeat(if wide == 0 { 4 } else { wide + 3 });
+        wrap(line, self.columns.max(1), &hang)
     }
 
     /// The prompt below these lines, and the status below it.

@@ -76,6 +76,42 @@ impl Change {
         (!hunks.is_empty()).then(|| Self { numbered: true, ..Self::of(path, hunks) })
     }
 
+    /// What git says is changed, file by file, from its unified form.
+    pub fn of_diff(text: &str) -> Vec<Self> {
+        let mut changes: Vec<Self> = Vec::new();
+        let mut hunks: Vec<Hunk> = Vec::new();
+        let mut about = None::<(String, Option<String>)>;
+        let mut left = (0, 0);
+        let mut end = |about: &mut Option<(String, Option<String>)>, hunks: &mut Vec<Hunk>| {
+            if let Some((path, cell)) = about.take() {
+                changes.push(Self { numbered: true, cell, ..Self::of(&path, std::mem::take(hunks)) });
+            }
+        };
+        for line in text.lines() {
+            if left != (0, 0) || line.starts_with('\\') {
+                left.0 -= u64::from(line.starts_with(['-', ' ']) || line.is_empty()).min(left.0);
+                left.1 -= u64::from(line.starts_with(['+', ' ']) || line.is_empty()).min(left.1);
+                hunks.last_mut().into_iter().for_each(|hunk| hunk.lines.push(line.to_owned()));
+            } else if let Some(names) = line.strip_prefix("diff --git ") {
+                end(&mut about, &mut hunks);
+                // Both halves are the same unless it was renamed, which its own lines say.
+                let name = names.rsplit_once(" b/").map_or(names, |(_, name)| name);
+                about = Some((name.to_owned(), None));
+            } else if let Some((start, lengths)) = Hunk::head(line) {
+                left = lengths;
+                hunks.push(Hunk { start, lines: Vec::new() });
+            } else if let Some((_, note)) = &mut about
+                && ["new file", "deleted file", "rename from", "old mode", "new mode", "Binary files"]
+                    .iter()
+                    .any(|word| line.starts_with(word))
+            {
+                *note = Some(note.take().map_or_else(|| line.to_owned(), |note| format!("{note}, {line}")));
+            }
+        }
+        end(&mut about, &mut hunks);
+        changes
+    }
+
     /// What a call with this input would change; none if it is not one that changes a file. Costs as much as comparing
     /// the texts: who draws it often keeps it.
     pub fn asked(tool: &str, input: &Value) -> Option<Self> {
@@ -152,6 +188,19 @@ impl Change {
             page.hunk(hunk);
         }
         page.finish(self.missing, hint)
+    }
+}
+
+impl Hunk {
+    /// Where a piece begins and how many lines it has, before and after: `@@ -1,2 +3,4 @@`.
+    fn head(line: &str) -> Option<((u64, u64), (u64, u64))> {
+        let (old, new) = line.strip_prefix("@@ -")?.split_once(" @@")?.0.split_once(" +")?;
+        let range = |text: &str| {
+            let (start, length) = text.split_once(',').unwrap_or((text, "1"));
+            Some((start.parse().ok()?, length.parse().ok()?))
+        };
+        let ((old, removed), (new, added)) = (range(old)?, range(new)?);
+        Some(((old, new), (removed, added)))
     }
 }
 

@@ -13,7 +13,7 @@ use super::agents::{money, tokens};
 use crate::links::Links;
 use crate::paint;
 use crate::text::{cut, cut_line, one_line, width};
-use crate::theme::Theme;
+use crate::theme::{Shades, Theme};
 
 /// What is known besides the session.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +40,12 @@ pub struct Known {
     pub own: Own,
     /// What links are relative to; none where the terminal may not understand them.
     pub links: Option<Links>,
+    /// The version of the program.
+    pub version: String,
+    /// Who answers, and where that is.
+    pub provider: String,
+    /// The colours for the terminal's background.
+    pub background: Shades,
 }
 
 /// A person's own status line.

@@ -358,12 +358,12 @@ fn leaving_asks_about_a_turn_too() {
 #[test]
 fn a_prompt_that_nobody_began_is_given_back() {
     let mut app = app(&[], SIZE);
-    write(&mut app, "/reviw it");
+    write(&mut app, "/deplooy it");
     let sent = press(&mut app, KeyCode::Enter);
     assert!(matches!(sent[..], [Command::Submit { .. }]), "{sent:?}");
     take(&mut app, &(None, json!({"type": "replied", "request": 1, "reply": {"reply": "done"}})));
     take(&mut app, &(None, json!({"type": "quiet", "quiet": false, "queued": 0})));
-    assert!(!live(&mut app).contains("> /reviw"));
+    assert!(!live(&mut app).contains("> /deplooy"));
     take(&mut app, &(None, json!({"type": "quiet", "quiet": true, "queued": 0})));
-    assert!(live(&mut app).contains("> /reviw it"));
+    assert!(live(&mut app).contains("> /deplooy it"));
 }

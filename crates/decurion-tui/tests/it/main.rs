@@ -5,6 +5,7 @@ mod bottom;
 mod calls;
 mod caption;
 mod code;
+mod commanding;
 mod deciding;
 mod diff;
 mod help;

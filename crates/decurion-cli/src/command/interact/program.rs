@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_config::{Environment, InstructionRequest, Loaded};
+use decurion_config::{Environment, InstructionRequest, Loaded, keep_value};
 use decurion_exec::foreground::{self, Front};
 use decurion_exec::{Capture, CaptureBounds, Guard, Launch, Output, Stdin};
 use decurion_protocol::link::BoxFuture;
@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use super::exits::Exits;
 use super::prompts::{Pen, Prompts};
+use super::records;
 use crate::wire;
 
 /// How long one of our own subcommands may take.
@@ -147,6 +148,11 @@ impl Shared {
             Errand::Memorize(line) => self.memorize(&line).map(Fruit::Text),
             Errand::NewAgent(name) => self.new_agent(&name).map(Fruit::File),
             Errand::Past(agent) => self.past(agent.as_ref()),
+            Errand::Memories => Ok(Fruit::Text(records::memories(&self.loaded))),
+            Errand::Folder(path) => records::directory(&self.loaded, &path).map(Fruit::File),
+            Errand::Export(file) => records::export(&self.loaded, self.session, &file).map(Fruit::Text),
+            Errand::Preview(id) => records::preview(&self.loaded, &id).map(Fruit::Text),
+            Errand::Theme(name) => self.keep_theme(&name).map(Fruit::Text),
             Errand::Program(_) | Errand::Status(_) => Err("not about files".to_owned()),
         }
     }
@@ -214,7 +220,9 @@ impl Shared {
                 let path = Utf8Path::new(path);
                 // A person who edits a file of the project must not be led to another one.
                 if path.starts_with(&self.loaded.paths.root) {
-                    kept_inside(&self.loaded.paths.root, path)?;
+                    // One that is not there yet is made where its folder is.
+                    let there = if path.symlink_metadata().is_ok() { Some(path) } else { path.parent() };
+                    kept_inside(&self.loaded.paths.root, there.unwrap_or(path))?;
                 }
                 self.editor_on(path)?;
                 Ok(String::new())
@@ -259,6 +267,13 @@ impl Shared {
                 "Saved to {path}: {line}; but the settings of this folder exclude that file, so no session reads it"
             )
         })
+    }
+
+    /// Keeps a theme in the person's settings.
+    fn keep_theme(&self, name: &str) -> Result<String, String> {
+        let kept = keep_value(&self.loaded.paths, &["theme"], &Value::from(name));
+        let file = kept.map_err(|error| format!("the theme holds for this session only: {error}"))?;
+        Ok(format!("theme {name}, kept in {file}"))
     }
 
     /// A file for a new agent, with what such a file needs.
