@@ -111,6 +111,9 @@ const THEMES: &[&str] = &[
     "none",
 ];
 
+/// How a person is told who looks elsewhere: as the terminal is known to do it, not at all, by its bell, or so.
+const NOTIFICATIONS: &[&str] = &["auto", "off", "bell", "osc9", "osc777", "osc99"];
+
 /// Finds a key in a table.
 pub(crate) fn find<'a>(keys: &'a [Key], name: &str) -> Option<&'a Key> {
     keys.iter().find(|key| key.name == name)
@@ -226,6 +229,7 @@ pub(crate) static KEYS: &[Key] = &[
     shared("statusLine", Shape::Opaque, WhenTrusted),
     shared("theme", Shape::Look(THEMES), Never),
     shared("editorMode", Shape::Look(&["normal", "vim"]), Never),
+    ours("notifications", Shape::Look(NOTIFICATIONS), Never),
     shared("prefersReducedMotion", Shape::Bool, Never),
     // How much.
     ours("limits", Shape::Object(LIMITS), WhenTrusted),

@@ -65,6 +65,8 @@ pub struct Settings {
     pub status_line: Option<Declared>,
     /// What the terminal's background is: `dark`, `light`, or `auto` to ask it.
     pub theme: Option<String>,
+    /// How a person is told who looks elsewhere.
+    pub notifications: Option<String>,
     /// The keys of the prompt: `vim`, or the usual ones.
     pub editor_mode: Option<String>,
     /// Whether the terminal shows no spinner.
@@ -324,6 +326,7 @@ impl Settings {
             status_line: read.declared("statusLine"),
             theme: read.text("theme"),
             editor_mode: read.text("editorMode"),
+            notifications: read.text("notifications"),
             reduced_motion: read.bool("prefersReducedMotion"),
             worktree: read.worktree(paths, warnings),
             enabled_plugins: read.declared("enabledPlugins"),

@@ -182,7 +182,11 @@ impl Part {
     fn of(output: &ToolOutput, mention: &Mention) -> Option<Self> {
         let file = output.structured.as_ref().filter(|read| read["type"] == "text")?;
         let number = |name: &str| file["file"][name].as_u64();
-        let (first, count, total) = (number("startLine")?, number("numLines")?, number("totalLines"));
+        let (first, count, mut total) = (number("startLine")?, number("numLines")?, number("totalLines"));
+        // Behind the end of the last line stands no other.
+        if first == 1 && Some(count) == total && file["file"]["content"].as_str()?.ends_with('\n') {
+            total = Some(count - 1);
+        }
         let last = (first + count).saturating_sub(1);
         let wanted = mention.lines.map_or(u64::MAX, |(_, last)| last).min(total.unwrap_or(u64::MAX));
         Some(Self { first, last, total, is_cut: last < wanted })

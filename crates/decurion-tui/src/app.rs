@@ -25,6 +25,7 @@ use decurion_protocol::{
     AgentId, Block, Command, Delivery, Envelope, Event, Limits, LineId, McpDetail, Message, Mode, Origin,
     QuestionId, Reply, Request, RequestId, Role, TaskOutputEnd, WorkingChanges,
 };
+use jiff::Timestamp;
 use ratatui::crossterm::event::KeyEvent;
 
 pub use effects::{Caption, Effect, Farewell, Input, Next};
@@ -41,6 +42,7 @@ use crate::list::List;
 use crate::lists;
 use crate::page::{Page, Turned};
 use crate::report::Finished;
+use crate::text::one_line;
 use crate::theme::Theme;
 use crate::view::item::Fold;
 use crate::view::status::{Known, Own};
@@ -52,6 +54,8 @@ use question::Asked;
 
 /// How often times that are counted change.
 const SECOND: Duration = Duration::from_secs(1);
+/// Work that takes so long ends with a notice for whoever looks elsewhere.
+const LONG_WORK: Duration = Duration::from_secs(20);
 /// How many items are kept to be drawn again; what is older is on record.
 const MOST_ITEMS: usize = 5_000;
 /// How many of them go when there are more.
@@ -111,6 +115,12 @@ pub struct App {
     leave_pressed: Option<Pressed>,
     /// Whether the last key was the one that empties the prompt, or goes back, when it is pressed twice.
     escaped: bool,
+    /// Whether the terminal has lost the focus, as far as it says.
+    looks_elsewhere: bool,
+    /// When the turn under way began.
+    turn_began: Option<Timestamp>,
+    /// Whether what is typed is on the terminal already, since it echoes.
+    echoes: bool,
     /// The theme in force while another is tried.
     theme_before: Option<Theme>,
     status: Status,
@@ -176,8 +186,8 @@ enum Waits {
     Status,
     /// To show what is changed.
     Changes,
-    /// To tell that this directory is allowed.
-    Directory(String),
+    /// To tell why a directory is not allowed.
+    Directory,
     /// To tell what was put back, and to go back in the conversation too.
     Rewound(Option<LineId>),
 }
@@ -227,6 +237,9 @@ impl App {
             asked_to_leave: false,
             leave_pressed: None,
             escaped: false,
+            looks_elsewhere: false,
+            turn_began: None,
+            echoes: false,
             theme_before: None,
             status: Status::default(),
         }
@@ -441,8 +454,12 @@ impl App {
         }
         // Somebody who looks elsewhere is called when he is needed, and when the work is done.
         let is_done = was_at_work && !self.view.at_work && self.view.root.began.is_some();
+        if !was_at_work && self.view.at_work {
+            self.turn_began = Some(envelope.at);
+        }
         if self.view.questions.len() > asked_before || is_done {
             effects.push(Effect::Call);
+            effects.extend(self.notify(is_done.then_some(envelope.at)));
         }
         effects.extend(self.leave_if_done());
         if envelope.event.is_durable() {
@@ -450,6 +467,36 @@ impl App {
         }
         effects.extend(self.ask_status());
         effects
+    }
+
+    /// The terminal has the focus, or has lost it.
+    pub fn set_focus(&mut self, has: bool) {
+        self.looks_elsewhere = !has;
+    }
+
+    /// Tells a person who looks elsewhere that something is asked, or that long work has ended at this time.
+    fn notify(&self, done: Option<Timestamp>) -> Option<Effect> {
+        if !self.looks_elsewhere {
+            return None;
+        }
+        let text = match (done, self.view.questions.last()) {
+            (None, Some(question)) => format!("Question: {}", one_line(&self.named(question).title())),
+            (Some(at), _) => {
+                let took = at.duration_since(self.turn_began?).unsigned_abs();
+                if took < LONG_WORK {
+                    return None;
+                }
+                let folder =
+                    self.view.info.as_ref().and_then(|info| info.cwd.file_name()).unwrap_or_default();
+                format!(
+                    "Done after {}: {}",
+                    crate::view::agents::duration(u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+                    one_line(folder)
+                )
+            }
+            (None, None) => return None,
+        };
+        Some(Effect::Notify(text))
     }
 
     /// Whether nobody works and no prompt of ours is still to be begun.
@@ -469,6 +516,11 @@ impl App {
 
     fn prompted(&mut self, message: &Message, line: Option<LineId>, before: Option<LineId>) {
         let text = typed_text(message);
+        let is_ours = self.sent.iter().any(|(sent, _)| Some(*sent) == line);
+        // A terminal that echoes has shown it, and a screen reader has said it, when it was typed.
+        if self.echoes && is_ours && self.items.last() == Some(&Item::Prompt(text.clone())) {
+            self.items.pop();
+        }
         self.sent.retain(|(sent, _)| Some(*sent) != line);
         self.cut_off = line.map(|line| (line, message.blocks.clone()));
         if let Some(line) = line.filter(|_| !text.is_empty()) {
@@ -517,10 +569,8 @@ impl App {
                 self.known.hint = None;
                 self.say("warning", format!("/diff: {reason}"));
             }
-            (Waits::Directory(path), Reply::Done { .. }) => {
-                self.say("info", format!("{path} may be read and edited in this session"));
-            }
-            (Waits::Directory(_), Reply::Refused { reason }) => {
+            (Waits::Directory, Reply::Done { value }) => self.not_done(value),
+            (Waits::Directory, Reply::Refused { reason }) => {
                 self.say("warning", format!("/add-dir: {reason}"))
             }
             (Waits::Answer(question), Reply::Refused { reason }) => {

@@ -24,6 +24,8 @@ pub(crate) enum Wish {
     Repaint,
     /// Somebody is needed.
     Call,
+    /// Tell a person who looks elsewhere.
+    Notify(String),
     /// Put this text on the clipboard.
     Copy(String),
     /// Tell that the session has no room for this request.
@@ -68,6 +70,7 @@ impl Hands {
             Effect::Suspend => return Some(Wish::Suspend),
             Effect::Repaint => return Some(Wish::Repaint),
             Effect::Call => return Some(Wish::Call),
+            Effect::Notify(text) => return Some(Wish::Notify(text)),
             Effect::Copy(text) => return Some(Wish::Copy(text)),
         }
         None

@@ -134,7 +134,7 @@ impl Between {
 /// Draws a session until a person leaves it or it ends.
 pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::Result<Ended> {
     let Showing { link, app, taken, desk, clock, between } = showing;
-    let terminal = Terminal::take()?;
+    let terminal = Terminal::take(app.known.notices)?;
     let screen = Screen::new(Whole, Terminal::size()).linking(app.known.links.clone());
     let (errands, fruits) = mpsc::channel(64);
     let hands = Hands { commands: link.commands.clone(), desk, errands };
@@ -340,7 +340,10 @@ impl Window<'_> {
     /// Something happened at the terminal. One that is gone ends the loop.
     async fn happened(&mut self, happening: Option<io::Result<Happening>>) -> io::Result<Going> {
         let Some(Ok(mut happening)) = happening else { return Ok(Going::Over(Over::By(Signal::Hangup))) };
+        let mut changes = false;
         loop {
+            // Nothing on the screen is about the focus.
+            changes |= !matches!(happening, Happening::FocusGained | Happening::FocusLost);
             if let Going::Over(over) = self.take(happening).await? {
                 return Ok(Going::Over(over));
             }
@@ -350,7 +353,7 @@ impl Window<'_> {
                 None => break,
             }
         }
-        if self.resized.is_none() {
+        if changes && self.resized.is_none() {
             self.draw()?;
         }
         Ok(Going::On)
@@ -373,6 +376,10 @@ impl Window<'_> {
         }
         match happening {
             Happening::Key(key) if key.kind != KeyEventKind::Release => self.update(Input::Key(key)).await,
+            Happening::FocusGained | Happening::FocusLost => {
+                self.app.set_focus(happening == Happening::FocusGained);
+                Ok(Going::On)
+            }
             Happening::Paste(text) => self.update(Input::Paste(text)).await,
             Happening::Resize(..) => {
                 let now = Instant::now();
@@ -404,6 +411,7 @@ impl Window<'_> {
             Some(Wish::Suspend) => self.suspend()?,
             Some(Wish::Repaint) => self.repaint()?,
             Some(Wish::Call) => self.terminal.ring()?,
+            Some(Wish::Notify(text)) => self.terminal.notify(&text)?,
             Some(Wish::Copy(text)) => self.terminal.copy(&text)?,
             Some(Wish::NoRoom(request)) => self.later.extend(self.app.no_room(request)),
         }

@@ -231,15 +231,15 @@ fn context(used: &ContextUse) -> List {
         tokens(used.window),
         share(used.total)
     );
-    let mut rows: Vec<Row> = parts.iter().map(row).collect();
+    let all = parts.iter().map(row);
     let free = used.window.saturating_sub(used.total);
     let compacts = used.compacts_at.map(|at| format!(" · compacts by itself at {}", tokens(at)));
-    rows.push(Row {
+    let free = Row {
         name: "free".to_owned(),
         note: format!("{} · {}%{}", tokens(free), share(free), compacts.unwrap_or_default()),
         ..Row::default()
-    });
-    List::new(title, rows, &[], "nothing was said yet")
+    };
+    List::new(title, std::iter::once(free).chain(all).collect(), &[], "nothing was said yet")
 }
 
 /// How full a window is, in a few signs.

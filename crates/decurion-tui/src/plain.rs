@@ -33,7 +33,7 @@ pub async fn run(
     typed: &mut Lines,
 ) -> io::Result<Ended> {
     let Showing { link, mut app, taken, desk, clock, .. } = showing;
-    app.be_plain();
+    app.be_plain(io::stdin().is_terminal());
     let (errands, fruits) = mpsc::channel(64);
     let hands = Hands { commands: link.commands.clone(), desk, errands };
     let signals = Signals::new(signals);
@@ -100,7 +100,7 @@ impl Talk<'_> {
         let mut over = None;
         for effect in std::mem::take(effects) {
             match self.hands.take(effect).await {
-                None | Some(Wish::Repaint | Wish::Copy(_)) => {}
+                None | Some(Wish::Repaint | Wish::Copy(_) | Wish::Notify(_)) => {}
                 Some(Wish::Leave(farewell)) => over = Some(Over::Left(farewell)),
                 Some(Wish::Stay(reason)) => self.app.say("warning", reason),
                 Some(Wish::Call) => ring()?,

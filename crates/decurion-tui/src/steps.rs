@@ -1,7 +1,7 @@
 //! A question as steps. Takes what is asked; gives, one after the other, what a person chooses among or writes, and in the
 //! end the one answer that all of it comes to. A call that waits for leave is one step, a form has one for each field.
 
-use decurion_protocol::choice::{Chosen, Subject, answered};
+use decurion_protocol::choice::{Choice, ChoiceOption, Chosen, Subject, answered};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     Answer, ElicitationAction, Elicited, Mode, PermissionUpdate, Private, Question, Rule, Wanted,
@@ -19,6 +19,17 @@ pub struct Step {
     pub offers: Vec<Offered>,
     /// Whether several can be.
     pub several: bool,
+    /// A word or two for it, where it is one of the model's questions.
+    pub header: String,
+    /// Whether it only shows what was chosen, before that is sent.
+    pub is_review: bool,
+}
+
+impl Step {
+    /// A step in which one of these is chosen.
+    fn new(title: impl Into<String>, offers: Vec<Offered>) -> Self {
+        Self { title: title.into(), offers, several: false, header: String::new(), is_review: false }
+    }
 }
 
 /// One of several answers.
@@ -49,6 +60,8 @@ pub enum What {
     Value(Value),
     /// The next step.
     Next,
+    /// The step before.
+    Back,
 }
 
 /// What was chosen so far.
@@ -71,25 +84,33 @@ fn allow(rules: Vec<Rule>, everywhere: bool) -> What {
 
 /// The steps of a question.
 pub fn steps(question: &Question) -> Vec<Step> {
-    let only = |offers| vec![Step { title: String::new(), offers, several: false }];
+    let only = |offers| vec![Step::new("", offers)];
     match question.subject() {
         Subject::Call => only(leave(question)),
         Subject::Plan(_) => only(plan()),
-        Subject::Choices(choices) => choices
-            .into_iter()
-            .map(|choice| {
-                let option = |option: decurion_protocol::choice::ChoiceOption| Offered {
-                    words: option.label.clone(),
-                    details: option.description,
-                    what: What::Label(option.label),
-                };
-                let mut offers: Vec<Offered> = choice.options.into_iter().map(option).collect();
-                offers.push(offered("Other…", What::Other));
-                Step { title: choice.question, offers, several: choice.several }
-            })
-            .collect(),
+        Subject::Choices(choices) => {
+            let mut steps: Vec<Step> = choices.into_iter().map(asked).collect();
+            // What several questions come to is looked at before it is sent.
+            if steps.len() > 1 {
+                let offers = vec![offered("Send", What::Next), offered("Change an answer", What::Back)];
+                steps.push(Step { is_review: true, ..Step::new("Send these answers?", offers) });
+            }
+            steps
+        }
         Subject::Elicitation => elicited(question),
     }
+}
+
+/// One of the model's questions.
+fn asked(choice: Choice) -> Step {
+    let option = |option: ChoiceOption| Offered {
+        words: option.label.clone(),
+        details: option.description,
+        what: What::Label(option.label),
+    };
+    let mut offers: Vec<Offered> = choice.options.into_iter().map(option).collect();
+    offers.push(offered("Other…", What::Other));
+    Step { several: choice.several, header: choice.header, ..Step::new(choice.question, offers) }
 }
 
 /// Tools that change files.
@@ -152,7 +173,7 @@ fn elicited(question: &Question) -> Vec<Step> {
         offered("Decline", plain(ElicitationAction::Decline)),
         offered("Neither (esc)", plain(ElicitationAction::Cancel)),
     ];
-    let mut steps = vec![Step { title: elicitation.message.clone(), offers, several: false }];
+    let mut steps = vec![Step::new(elicitation.message.clone(), offers)];
     steps.extend(fields(question).map(|(name, schema)| field(name, schema)));
     steps
 }
@@ -182,7 +203,7 @@ fn field(name: &str, schema: &Value) -> Step {
         }
         _ => Vec::new(),
     };
-    Step { title: words.to_owned(), offers, several: false }
+    Step::new(words, offers)
 }
 
 /// What a step has come to.
@@ -201,6 +222,19 @@ impl Picked {
         Self { fields: self.fields.clone(), ..Self::default() }
     }
 
+    /// What was chosen of the model's questions so far.
+    pub fn chosen(&self) -> &[Chosen] {
+        &self.chosen
+    }
+
+    /// Goes back to the step before; gives what was chosen there, or none where there is no step before.
+    pub fn back(&mut self) -> Option<Vec<String>> {
+        self.step = self.step.checked_sub(1)?;
+        let before = self.chosen.get(self.step).map(|chosen| chosen.answers.clone());
+        self.chosen.truncate(self.step);
+        Some(before.unwrap_or_default())
+    }
+
     /// What was written before into the field of this step.
     pub fn written(&self, question: &Question) -> Option<String> {
         let (name, _) = fields(question).nth(self.step.checked_sub(1)?)?;
@@ -216,6 +250,7 @@ impl Picked {
         value: Option<Value>,
     ) -> Reached {
         match question.subject() {
+            Subject::Choices(_) if step.is_review => {}
             Subject::Choices(_) => {
                 self.chosen.push(Chosen { question: step.title.clone(), answers, notes: None });
             }

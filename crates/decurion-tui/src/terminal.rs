@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use crossterm::event::EnableBracketedPaste;
+use crossterm::event::{EnableBracketedPaste, EnableFocusChange};
 use crossterm::execute;
 use crossterm::terminal::{disable_raw_mode, enable_raw_mode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,12 +17,14 @@ use crate::theme::Shades;
 
 /// How long a terminal may take to answer.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// How much of a text is shown on the desktop.
+const MOST_TOLD: usize = 120;
 /// How many pieces an answer may come in.
 const MOST_PIECES: usize = 64;
 
 /// Nothing held back for one update, the normal buffer (where the cursor stays, as nobody knows whether it was left), no
-/// bracketed paste, wrapping, a cursor, no colours.
-pub const RESET: &[u8] = b"\x1b[?2026l\x1b[?47l\x1b[?2004l\x1b[?7h\x1b[?25h\x1b[0m";
+/// bracketed paste, no word of its focus, wrapping, a cursor, no colours.
+pub const RESET: &[u8] = b"\x1b[?2026l\x1b[?47l\x1b[?1004l\x1b[?2004l\x1b[?7h\x1b[?25h\x1b[0m";
 
 /// Puts the window's title aside.
 const SAVE_TITLE: &[u8] = b"\x1b[22;0t";
@@ -32,18 +34,67 @@ pub const OLD_TITLE: &[u8] = b"\x1b]0;\x07\x1b[23;0t";
 /// Whether the terminal is ours now: it is given back once.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
+/// How a terminal tells a person on the desktop that something wants them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Notices {
+    /// Not at all, and it does not ring either.
+    Off,
+    /// It rings.
+    #[default]
+    Bell,
+    /// By a sequence, and it rings.
+    Sequence {
+        /// Which.
+        kind: Sequence,
+        /// Whether it has to pass through tmux.
+        tmux: bool,
+    },
+}
+
+/// The sequences that terminals know for this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sequence {
+    /// iTerm2 and others.
+    Osc9,
+    /// urxvt, foot, WezTerm and others.
+    Osc777,
+    /// kitty.
+    Osc99,
+}
+
+impl Notices {
+    /// Whether the terminal is to say when it has the focus.
+    fn wants_focus(self) -> bool {
+        matches!(self, Self::Sequence { .. })
+    }
+
+    /// The bytes that show this text.
+    fn bytes(self, text: &str) -> Option<String> {
+        let Self::Sequence { kind, tmux } = self else { return None };
+        let text: String = text.chars().filter(|letter| !letter.is_control()).take(MOST_TOLD).collect();
+        let bytes = match kind {
+            Sequence::Osc9 => format!("\x1b]9;{text}\x07"),
+            Sequence::Osc777 => format!("\x1b]777;notify;Decurion;{}\x07", text.replace(';', ",")),
+            Sequence::Osc99 => format!("\x1b]99;;Decurion: {text}\x1b\\"),
+        };
+        // What is for the terminal around tmux is wrapped, with each escape written twice.
+        Some(if tmux { format!("\x1bPtmux;{}\x1b\\", bytes.replace('\x1b', "\x1b\x1b")) } else { bytes })
+    }
+}
+
 /// The terminal while it is ours.
 pub struct Terminal {
     /// What its title says.
     title: String,
+    notices: Notices,
 }
 
 impl Terminal {
     /// Takes it over. It is given back when this is dropped, also by a panic on its way out; one that is caught below,
     /// such as an agent's, leaves it ours.
-    pub fn take() -> io::Result<Self> {
-        hold()?;
-        Ok(Self { title: String::new() })
+    pub fn take(notices: Notices) -> io::Result<Self> {
+        hold(notices)?;
+        Ok(Self { title: String::new(), notices })
     }
 
     /// Gives it back for a while.
@@ -54,7 +105,7 @@ impl Terminal {
     /// Has it again. Whoever had it meanwhile may not have put it back, and may have had no time to.
     pub fn go_on(&self) -> io::Result<()> {
         io::stdout().write_all(RESET)?;
-        hold()?;
+        hold(self.notices)?;
         self.put_title()
     }
 
@@ -66,8 +117,19 @@ impl Terminal {
 
     /// Rings for a person, and tells which window wants one.
     pub fn ring(&self) -> io::Result<()> {
+        if self.notices == Notices::Off {
+            return Ok(());
+        }
         let mut out = io::stdout();
         out.write_all(b"\x07")?;
+        out.flush()
+    }
+
+    /// Tells a person on the desktop, where the terminal is known to do that.
+    pub fn notify(&self, text: &str) -> io::Result<()> {
+        let Some(bytes) = self.notices.bytes(text) else { return Ok(()) };
+        let mut out = io::stdout();
+        out.write_all(bytes.as_bytes())?;
         out.flush()
     }
 
@@ -184,10 +246,13 @@ impl Drop for Terminal {
     }
 }
 
-fn hold() -> io::Result<()> {
+fn hold(notices: Notices) -> io::Result<()> {
     TAKEN.store(true, Ordering::SeqCst);
     enable_raw_mode()?;
     io::stdout().write_all(SAVE_TITLE)?;
+    if notices.wants_focus() {
+        execute!(io::stdout(), EnableFocusChange)?;
+    }
     execute!(io::stdout(), EnableBracketedPaste)
 }
 
@@ -218,6 +283,17 @@ mod tests {
         for (answer, shades, typed) in table {
             assert_eq!(Said::of(answer), Said { shades, typed: typed.to_owned() }, "{answer:?}");
         }
+    }
+
+    #[test]
+    fn a_notice_is_written_as_the_terminal_knows_it() {
+        let text = "asks: a;b\x1b[31m";
+        let of = |kind, tmux| Notices::Sequence { kind, tmux }.bytes(text).unwrap();
+        assert_eq!(of(Sequence::Osc9, false), "\x1b]9;asks: a;b[31m\x07");
+        assert_eq!(of(Sequence::Osc777, false), "\x1b]777;notify;Decurion;asks: a,b[31m\x07");
+        assert_eq!(of(Sequence::Osc99, false), "\x1b]99;;Decurion: asks: a;b[31m\x1b\\");
+        assert_eq!(of(Sequence::Osc9, true), "\x1bPtmux;\x1b\x1b]9;asks: a;b[31m\x07\x1b\\");
+        assert_eq!((Notices::Bell.bytes(text), Notices::Off.bytes(text)), (None, None));
     }
 
     #[test]

@@ -40,7 +40,7 @@ use decurion_tui::conversation::Greeting;
 use decurion_tui::keymap::Keymap;
 use decurion_tui::links::Links;
 use decurion_tui::plain::Lines;
-use decurion_tui::terminal::{self, Terminal};
+use decurion_tui::terminal::{self, Notices, Sequence, Terminal};
 use decurion_tui::theme::{Shades, Theme};
 use decurion_tui::view::status::Home;
 use decurion_tui::{Ended, Showing, Signal};
@@ -302,7 +302,7 @@ pub struct Screening<'a> {
 
 /// Who answers, and where the key for that comes from.
 fn provider_words(model: Option<&str>, key: &str) -> String {
-    let provider = model.and_then(|model| model.split_once('/')).map(|(provider, _)| provider);
+    let provider = model.and_then(|model| model.split_once(['/', ':'])).map(|(provider, _)| provider);
     match (provider, key) {
         (Some(provider), "" | "none") => provider.to_owned(),
         (Some(provider), key) => format!("{provider} (key: {key})"),
@@ -334,6 +334,7 @@ impl Screening<'_> {
         env!("CARGO_PKG_VERSION").clone_into(&mut known.version);
         known.provider.clone_from(&self.provider);
         known.background = self.shades;
+        known.notices = notices(self.around);
         known.reduced_motion = loaded.settings.reduced_motion;
         known.links = links(self.around, cwd);
         known.has_own = program::status_command(loaded).is_some();
@@ -461,6 +462,32 @@ fn known_shades(around: &Surroundings<'_>) -> Option<Shades> {
     // "15;0": white letters on black, as some terminals tell whoever they start.
     let background = says("COLORFGBG").rsplit(';').next()?.parse::<u8>().ok()?;
     Some(if matches!(background, 7 | 9..=15) { Shades::Light } else { Shades::Dark })
+}
+
+/// How the terminal tells somebody who looks elsewhere. Whether tmux lets anything through it does not say, so there it
+/// takes the word of the settings.
+fn notices(around: &Surroundings<'_>) -> Notices {
+    let says = |name: &str| around.environment.get(name).unwrap_or_default();
+    let tmux = !says("TMUX").is_empty();
+    let sequence = |kind| Notices::Sequence { kind, tmux };
+    match around.loaded.settings.notifications.as_deref() {
+        Some("off") => return Notices::Off,
+        Some("bell") => return Notices::Bell,
+        Some("osc9") => return sequence(Sequence::Osc9),
+        Some("osc777") => return sequence(Sequence::Osc777),
+        Some("osc99") => return sequence(Sequence::Osc99),
+        _ if tmux || !says("STY").is_empty() => return Notices::Bell,
+        _ => {}
+    }
+    match (says("TERM_PROGRAM"), says("TERM")) {
+        ("iTerm.app", _) => sequence(Sequence::Osc9),
+        ("WezTerm" | "ghostty", _) => sequence(Sequence::Osc777),
+        (_, "xterm-kitty") => sequence(Sequence::Osc99),
+        (_, term) if ["foot", "rxvt", "xterm-ghostty"].iter().any(|known| term.starts_with(known)) => {
+            sequence(Sequence::Osc777)
+        }
+        _ => Notices::Bell,
+    }
 }
 
 /// The keys, with a person's own: `keys.json` in the state folder, an object of keys and names of actions.

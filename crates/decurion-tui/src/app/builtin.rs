@@ -183,8 +183,8 @@ impl App {
 
     /// The directory is there.
     pub(super) fn directory_found(&mut self, path: String) -> Vec<Effect> {
-        let updates = vec![PermissionUpdate::AddDirectories { directories: vec![path.clone().into()] }];
-        vec![self.ask_for(Waits::Directory(path), Command::Permit { updates })]
+        let updates = vec![PermissionUpdate::AddDirectories { directories: vec![path.into()] }];
+        vec![self.ask_for(Waits::Directory, Command::Permit { updates })]
     }
 
     /// Writes the conversation to a file; without a name the prompt holds one to be changed.

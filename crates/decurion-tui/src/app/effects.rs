@@ -53,6 +53,8 @@ pub enum Effect {
     Repaint,
     /// Somebody is needed.
     Call,
+    /// Tell a person who looks elsewhere.
+    Notify(String),
     /// Put this text on the clipboard.
     Copy(String),
     /// Keep a prompt for later sessions.

@@ -37,8 +37,8 @@ pub enum Wants {
 
 impl App {
     /// From here on what is finished is printed for somebody who has lines instead of keys.
-    pub fn be_plain(&mut self) {
-        self.fold = Fold::Printed;
+    pub fn be_plain(&mut self, echoes: bool) {
+        (self.fold, self.echoes) = (Fold::Printed, echoes);
     }
 
     /// What somebody wants to read who cannot turn pages, all of it at once: the help, or the whole conversation.
@@ -183,7 +183,9 @@ impl App {
             // No answer is the one that an empty line would give.
             let chosen = None;
             let (rows, question) = (usize::MAX, &self.named(question));
-            let mut lines = Asking { theme, columns, rows, step, chosen, marked, waiting }.lines(question);
+            let answers = asked.picked.chosen();
+            let asking = Asking { theme, columns, rows, step, chosen, marked, answers, waiting };
+            let mut lines = asking.lines(question);
             lines.push(Line::raw(match self.wants() {
                 Wants::Words => "write it in one line",
                 Wants::Answer { marked: Some(0) } => "type the numbers of all that you want, such as 1,2",

@@ -12,11 +12,11 @@ use serde_json::Value;
 
 use super::open::Open;
 use super::{App, Effect, Waits};
-use crate::composer::{Composer, Edit};
+use crate::composer::{Composer, Edit, Motion};
 use crate::conversation::UNWANTED;
 use crate::keymap::Action;
 use crate::page::Page;
-use crate::steps::{Picked, Reached, Step, What, steps};
+use crate::steps::{Offered, Picked, Reached, Step, What, steps};
 use crate::view::item::Fold;
 use crate::view::question::agents_below_root;
 
@@ -155,6 +155,7 @@ impl App {
             Action::Up => asked.chosen = asked.chosen.saturating_sub(1),
             Action::Down | Action::Complete => asked.chosen = (asked.chosen + 1).min(last),
             Action::Submit => return Some(self.submit_step(&step)),
+            Action::Edit(Edit::Move(Motion::Left)) if asked.picked.step > 0 => return Some(self.step_back()),
             Action::Edit(Edit::Type(' ')) if step.several => asked.mark(asked.chosen),
             Action::Edit(Edit::Type(digit @ '1'..='9')) => {
                 return Some(self.answer_number(digit as usize - '0' as usize));
@@ -195,6 +196,11 @@ impl App {
                 return Some(self.answer(Answer::Elicited(cancel), Vec::new()));
             }
             Action::Interrupt => self.asked.as_mut()?.note = None,
+            Action::Edit(Edit::Move(Motion::Left))
+                if note.words.is_empty() && !note.refuses && step.offers.is_empty() =>
+            {
+                return Some(self.step_back());
+            }
             Action::Edit(edit) => note.words.edit(edit),
             Action::Newline => note.words.insert("\n"),
             Action::Leave | Action::Suspend | Action::Redraw | Action::Background => return None,
@@ -244,7 +250,27 @@ impl App {
             What::Label(label) => self.pick(step, vec![label], None),
             What::Value(value) => self.pick(step, Vec::new(), Some(value)),
             What::Next => self.pick(step, Vec::new(), None),
+            What::Back => self.step_back(),
         }
+    }
+
+    /// To the question before, with what was chosen there.
+    fn step_back(&mut self) -> Vec<Effect> {
+        let Some(asked) = &mut self.asked else { return Vec::new() };
+        let Some(question) = self.view.question(asked.question) else { return Vec::new() };
+        let Some(before) = asked.picked.back() else { return Vec::new() };
+        asked.begin_step(question);
+        let Some(step) = steps(question).into_iter().nth(asked.picked.step) else { return Vec::new() };
+        let is_chosen =
+            |offered: &Offered| matches!(&offered.what, What::Label(label) if before.contains(label));
+        let chosen =
+            step.offers.iter().enumerate().filter(|(_, offered)| is_chosen(offered)).map(|(at, _)| at);
+        let chosen: BTreeSet<usize> = chosen.collect();
+        asked.chosen = chosen.first().copied().unwrap_or(0);
+        if step.several {
+            asked.marked = chosen;
+        }
+        Vec::new()
     }
 
     /// No, and the turn ends.

@@ -193,7 +193,8 @@ impl App {
             let rows = self.rows.saturating_sub(self.caption().len());
             let room = rows.saturating_sub(if self.rows < LOW { 2 } else { 4 });
             let question = &self.named(question);
-            let asking = Asking { theme, columns, rows: room, step, chosen, marked, waiting };
+            let answers = asked.picked.chosen();
+            let asking = Asking { theme, columns, rows: room, step, chosen, marked, answers, waiting };
             if !matches!(self.open, Open::Nothing) && !self.would_answer() {
                 // It gives way itself to what has the keys.
                 lines.push(asking.in_a_line(question));

@@ -195,6 +195,11 @@ fn result(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Lin
     }
     let text = plain(&called.output);
     let all: Vec<&str> = text.trim_end().lines().collect();
+    // What a person has chosen is theirs to read again.
+    if called.tool == ASK && !called.failed {
+        let lines = all.iter().flat_map(|line| wrap(Line::styled((*line).to_owned(), style), room, "  "));
+        return marked(mark, lines.collect());
+    }
     let most = if fold.is_folded() { folded(&called.tool) } else { usize::MAX };
     if called.interrupted {
         let lines = (all.as_slice(), called.lines);

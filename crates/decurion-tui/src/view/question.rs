@@ -1,16 +1,17 @@
 //! A question as lines. Takes what is asked, by whom, and which answer is chosen; gives what somebody must see to
 //! decide, whole where that is possible and said where it is cut, and the answers below it.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use decurion_protocol::choice::Subject;
+use decurion_protocol::choice::{Chosen, Subject};
 use decurion_protocol::permission::CONNECTION;
 use decurion_protocol::{Question, Wanted};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use crate::steps::{What, steps};
-use crate::text::{cut, one_line, visible, width, wrap};
+use crate::steps::{Step, What, steps};
+use crate::text::{cut, cut_line, one_line, visible, width, wrap};
 use crate::theme::Theme;
 
 use super::danger::dangers;
@@ -43,6 +44,8 @@ pub struct Asking<'a> {
     pub chosen: Option<usize>,
     /// Those that are marked, where several can be chosen.
     pub marked: &'a BTreeSet<usize>,
+    /// What was chosen in the steps before.
+    pub answers: &'a [Chosen],
     /// How many questions wait, this one included.
     pub waiting: usize,
 }
@@ -129,9 +132,15 @@ impl Asking<'_> {
         }
         let steps = steps(question);
         let Some(step) = steps.get(self.step) else { return lines };
+        lines.extend(self.chips(&steps));
+        for (chosen, asked) in self.answers.iter().zip(&steps).filter(|_| step.is_review) {
+            let name = if asked.header.is_empty() { &asked.title } else { &asked.header };
+            lines.extend(self.sentence(&format!("{name}: {}", chosen.answers.join(", ")), Style::default()));
+        }
         if !step.title.is_empty() {
-            let count = if steps.len() > 1 {
-                format!(" ({} of {})", self.step + 1, steps.len())
+            let all = steps.iter().filter(|step| !step.is_review).count();
+            let count = if all > 1 && !step.is_review {
+                format!(" ({} of {all})", self.step + 1)
             } else {
                 String::new()
             };
@@ -142,6 +151,28 @@ impl Asking<'_> {
             lines.extend(self.text(url, "  ", self.columns));
         }
         lines
+    }
+
+    /// A word for each of the model's questions: those that are answered, and the one that is asked now.
+    fn chips(&self, steps: &[Step]) -> Option<Line<'static>> {
+        if steps.iter().all(|step| step.header.is_empty()) {
+            return None;
+        }
+        let mut spans = vec![Span::raw("  ")];
+        for (at, step) in steps.iter().enumerate() {
+            let name = if step.is_review { "Send" } else { step.header.as_str() };
+            let name = one_line(name);
+            let (words, style) = match at.cmp(&self.step) {
+                Ordering::Less => (format!("✓ {name}"), self.theme.good),
+                Ordering::Equal => (format!("[{name}]"), self.theme.accent),
+                Ordering::Greater => (name, self.theme.faint),
+            };
+            if at > 0 {
+                spans.push(Span::styled(" · ", self.theme.faint));
+            }
+            spans.push(Span::styled(words, style));
+        }
+        Some(cut_line(Line::from(spans), self.columns))
     }
 
     /// The answers, each with its lines.
@@ -166,8 +197,11 @@ impl Asking<'_> {
             answers.push(lines);
         }
         // Where none is chosen, nobody has these keys.
-        if step.several && self.chosen.is_some() {
-            answers.push(self.sentence("space to select, enter to confirm", self.theme.faint));
+        let back = (self.step > 0).then_some("← previous question");
+        let several = step.several.then_some("space to select, enter to confirm");
+        let hints: Vec<&str> = several.into_iter().chain(back).collect();
+        if !hints.is_empty() && self.chosen.is_some() {
+            answers.push(self.sentence(&hints.join(" · "), self.theme.faint));
         }
         answers
     }

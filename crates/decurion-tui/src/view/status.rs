@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::agents::{money, tokens};
 use crate::links::Links;
 use crate::paint;
+use crate::terminal::Notices;
 use crate::text::{cut, cut_line, one_line, width};
 use crate::theme::{Shades, Theme};
 
@@ -40,6 +41,8 @@ pub struct Known {
     pub own: Own,
     /// What links are relative to; none where the terminal may not understand them.
     pub links: Option<Links>,
+    /// How somebody is told who looks elsewhere.
+    pub notices: Notices,
     /// The version of the program.
     pub version: String,
     /// Who answers, and where that is.

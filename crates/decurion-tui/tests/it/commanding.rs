@@ -9,7 +9,7 @@ use expect_test::expect;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
-use crate::screens::{app, happen, said};
+use crate::screens::{Happens, app, asked, happen, said};
 
 /// A screen of 80 columns after a prompt and its answer.
 fn answered() -> App {
@@ -354,11 +354,144 @@ fn the_context_is_a_bar_with_what_is_free() {
     let shown: String = lines.iter().map(|line| format!("{}\n", line.to_string().trim_end())).collect();
     expect![[r#"
         Context of m: █████░░░░░░░░░░░░░░░ 50.0k tok of 200k tok (25%)
-        ❯ conversation  50.0k tok · 25%
-          free          150k tok · 75% · compacts by itself at 160k tok
+        ❯ free          150k tok · 75% · compacts by itself at 160k tok
+          conversation  50.0k tok · 25%
         ↑↓ choose · esc close
     "#]]
     .assert_eq(&shown);
+}
+
+#[test]
+fn somebody_who_looks_elsewhere_is_told_of_questions_and_of_long_work() {
+    let quiet = |quiet: bool| (None, json!({"type": "quiet", "quiet": quiet, "queued": 0}));
+    let asked = asked(None, &[], "Bash", &json!({"command": "make"}), &[]).pop().unwrap();
+    let told = |app: &mut App, second: usize, event: &Happens| {
+        let event: decurion_protocol::Event = serde_json::from_value(event.1.clone()).unwrap();
+        let at = jiff::Timestamp::from_second(i64::try_from(second).unwrap()).unwrap();
+        let run = decurion_protocol::RunId(uuid::Uuid::nil());
+        let envelope = decurion_protocol::Envelope { seq: second as u64, at, agent: None, run, event };
+        let effects = app.update(Input::Event(envelope.into()));
+        effects.into_iter().find_map(|effect| match effect {
+            Effect::Notify(text) => Some(text),
+            _ => None,
+        })
+    };
+    let question = Some("Question: Run this command?".to_owned());
+    for (looks_elsewhere, took, expected) in [
+        (false, 60, [None, None]),
+        (true, 60, [question.clone(), Some("Done after 1m 00s: work".to_owned())]),
+        (true, 19, [question, None]),
+    ] {
+        let mut app = answered();
+        app.set_focus(!looks_elsewhere);
+        told(&mut app, 100, &said("user", "prompt", &json!("work")));
+        app.view.root.began = Some(jiff::Timestamp::UNIX_EPOCH);
+        told(&mut app, 100, &quiet(false));
+        let first = told(&mut app, 101, &asked);
+        app.set_focus(true);
+        app.set_focus(!looks_elsewhere);
+        let second = told(&mut app, 100 + took, &quiet(true));
+        assert_eq!([first, second], expected, "{looks_elsewhere} {took}");
+    }
+}
+
+/// Two questions of the model.
+fn two_questions() -> App {
+    let option = |label: &str| json!({"label": label, "description": ""});
+    let questions = json!({"questions": [
+        {"question": "Which fruit?", "header": "fruit", "multiSelect": false, "options": [option("Pear"), option("Quince")]},
+        {"question": "Which tools?", "header": "tools", "multiSelect": true, "options": [option("Ladder"), option("Basket")]},
+    ]});
+    let mut app = app(&asked(None, &[], "AskUserQuestion", &questions, &[]), (80, 40));
+    app.drawn_once();
+    app
+}
+
+#[test]
+fn several_questions_have_chips_a_way_back_and_a_review() {
+    let mut app = two_questions();
+    assert!(shown(&mut app).contains("  [fruit] · tools · Send\n"));
+    press(&mut app, KeyCode::Char('2'));
+    let screen = shown(&mut app);
+    assert!(
+        screen.contains("  ✓ fruit · [tools] · Send\n") && screen.contains("← previous question"),
+        "{screen}"
+    );
+    press(&mut app, KeyCode::Left);
+    let screen = shown(&mut app);
+    assert!(screen.contains("[fruit]") && screen.contains("❯ 2. Quince"), "{screen}");
+    press(&mut app, KeyCode::Char('1'));
+    press(&mut app, KeyCode::Char('1'));
+    press(&mut app, KeyCode::Char('2'));
+    assert_eq!(press(&mut app, KeyCode::Enter), []);
+    let screen = shown(&mut app);
+    for words in [
+        "✓ fruit · ✓ tools · [Send]",
+        "fruit: Pear",
+        "tools: Ladder, Basket",
+        "Send these answers?",
+        "❯ 1. Send",
+    ] {
+        assert!(screen.contains(words), "{words}: {screen}");
+    }
+    // Back to the last one, with what was marked there.
+    press(&mut app, KeyCode::Char('2'));
+    assert!(shown(&mut app).contains("1. [x] Ladder"));
+    press(&mut app, KeyCode::Enter);
+    let effects = press(&mut app, KeyCode::Enter);
+    let [Command::Answer { answer: decurion_protocol::Answer::Allow { input: Some(input), .. }, .. }] =
+        commands(&effects)[..]
+    else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(input["answers"], json!({"Which fruit?": "Pear", "Which tools?": "Ladder, Basket"}));
+}
+
+#[test]
+fn what_a_person_chose_is_shown_whole() {
+    let mut app = answered();
+    let text =
+        "What the user chose:\n- Which?\n  a plum\n- How?\n  slowly\n- When?\n  now\n  They add: please";
+    let events = [
+        (
+            None,
+            json!({"type": "call_started", "call": "c", "tool": "AskUserQuestion", "intent": decurion_protocol::Intent::titled("Which? How? When?"),
+            "decision": {"decision": "allow", "rule": null, "reason": "r"}}),
+        ),
+        (
+            None,
+            json!({"type": "call_ended", "call": "c", "tool": "AskUserQuestion", "line": uuid::Uuid::nil(), "parent": null,
+            "output": {"content": text}, "duration_ms": 5}),
+        ),
+    ];
+    for event in &events {
+        happen(&mut app, 30, event);
+    }
+    let screen = shown(&mut app);
+    assert!(!screen.contains("What the user chose") && !screen.contains("more lines"), "{screen}");
+    for words in ["a plum", "slowly", "They add: please"] {
+        assert!(screen.contains(words), "{words}: {screen}");
+    }
+}
+
+#[test]
+fn plain_lines_do_not_say_again_what_the_terminal_has_echoed() {
+    for (echoes, times) in [(true, 0), (false, 1)] {
+        let mut app = answered();
+        app.be_plain(echoes);
+        app.finished();
+        write(&mut app, "my own prompt");
+        let effects = press(&mut app, KeyCode::Enter);
+        let [Command::Submit { line, .. }] = commands(&effects)[..] else { panic!("{effects:?}") };
+        let mut event = said("user", "prompt", &json!("my own prompt"));
+        event.1["lines"] = json!([line]);
+        happen(&mut app, 60, &event);
+        // One that somebody else sent is news.
+        happen(&mut app, 61, &said("user", "prompt", &json!("another's prompt")));
+        let lines: String = app.finished().iter().map(|line| format!("{line}\n")).collect();
+        assert_eq!(lines.matches("my own prompt").count(), times, "{lines}");
+        assert!(lines.contains("> another's prompt"), "{lines}");
+    }
 }
 
 #[test]

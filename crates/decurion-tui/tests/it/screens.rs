@@ -662,6 +662,7 @@ fn every_kind_of_question() {
         1 question · ask before acting
         ──
         ? The model has a question
+          [Parser] · Time · Send
           Which parser, 新しい or old? (1 of 2)
         ❯ 1. [ ] The new one
              counts characters as people see
@@ -790,6 +791,7 @@ fn every_kind_of_question() {
         1 question · ask before acting · 2 working, 1 waiting
         ──
         ? The model has a question
+          [Parser] · Time · Send
           Which parser, 新しい or old? (1 of 2)
         ❯ 1. [ ] The new one
              counts characters as people see them, and is slower by a little
@@ -914,6 +916,7 @@ fn every_kind_of_question() {
         1 question · ask before acting · 2 working, 1 waiting
         ──
         ? The model has a question
+          [Parser] · Time · Send
           Which parser, 新しい or old? (1 of 2)
         ❯ 1. [ ] The new one
              counts characters as people see them, and is slower by a little
