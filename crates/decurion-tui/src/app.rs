@@ -480,7 +480,11 @@ impl App {
             return None;
         }
         let text = match (done, self.view.questions.last()) {
-            (None, Some(question)) => format!("Question: {}", one_line(&self.named(question).title())),
+            (None, Some(question)) => {
+                let command = question.input["command"].as_str().filter(|_| question.tool == "Bash");
+                let words = command.map_or_else(|| question.title(), |command| format!("Run: {command}"));
+                format!("Question: {}", one_line(&words))
+            }
             (Some(at), _) => {
                 let took = at.duration_since(self.turn_began?).unsigned_abs();
                 if took < LONG_WORK {

@@ -97,7 +97,7 @@ fn sessions(rows: &[Value]) -> List {
 fn memories(rows: &[Value]) -> List {
     let row = |file: &Value| Row {
         id: text(file, "path").to_owned(),
-        name: text(file, "path").to_owned(),
+        name: text(file, "shown").to_owned(),
         note: text(file, "about").to_owned(),
         ..Row::default()
     };

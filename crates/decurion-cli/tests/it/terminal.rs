@@ -32,6 +32,7 @@ mod shell;
 mod tables;
 mod talking;
 mod theme;
+mod typed;
 mod unkept;
 mod unsaid;
 mod working;

@@ -144,7 +144,9 @@ impl App {
             }
         }
         pieces.reverse();
-        pieces.join("\n\n")
+        // What is pasted elsewhere commands nothing there either.
+        let is_text = |letter: &char| matches!(letter, '\n' | '\t') || !letter.is_control();
+        pieces.join("\n\n").chars().filter(is_text).collect()
     }
 
     /// What is changed in the working tree, once git has said so.

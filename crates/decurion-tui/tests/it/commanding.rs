@@ -17,7 +17,7 @@ fn answered() -> App {
         &[
             (None, json!({"type": "session_opened", "info": started()})),
             said("user", "prompt", &json!("first question")),
-            said("assistant", "model", &json!([{"type": "text", "text": "An **answer**."}])),
+            said("assistant", "model", &json!([{"type": "text", "text": "An \u{1b}**answer**."}])),
             (
                 None,
                 json!({"type": "run_ended", "outcome": {"outcome": "completed", "report": "", "limit": null}, "totals": {}}),
@@ -376,7 +376,7 @@ fn somebody_who_looks_elsewhere_is_told_of_questions_and_of_long_work() {
             _ => None,
         })
     };
-    let question = Some("Question: Run this command?".to_owned());
+    let question = Some("Question: Run: make".to_owned());
     for (looks_elsewhere, took, expected) in [
         (false, 60, [None, None]),
         (true, 60, [question.clone(), Some("Done after 1m 00s: work".to_owned())]),

@@ -129,6 +129,16 @@ fn markdown(past: &[Envelope]) -> String {
     text
 }
 
+/// A path as people write it: from the project, or from their home folder.
+fn shown(loaded: &Loaded, path: &Utf8Path) -> String {
+    let home = loaded.paths.home.as_deref();
+    match (path.strip_prefix(&loaded.paths.root), home.and_then(|home| path.strip_prefix(home).ok())) {
+        (Ok(inside), _) => inside.to_string(),
+        (_, Some(below)) => format!("~/{below}"),
+        _ => path.to_string(),
+    }
+}
+
 /// A path as a person writes it, from the working directory or the home folder.
 fn absolute(loaded: &Loaded, path: &str) -> Utf8PathBuf {
     let home = loaded.paths.home.as_ref();
@@ -178,7 +188,10 @@ pub fn memories(loaded: &Loaded) -> String {
     {
         rows.push((own, "your instructions (not there yet)".to_owned()));
     }
-    rows.into_iter().map(|(path, about)| format!("{}\n", json!({"path": path, "about": about}))).collect()
+    let row = |(path, about): (Utf8PathBuf, String)| {
+        format!("{}\n", json!({"path": path, "shown": shown(loaded, &path), "about": about}))
+    };
+    rows.into_iter().map(row).collect()
 }
 
 /// The memories below a folder, by their agents.

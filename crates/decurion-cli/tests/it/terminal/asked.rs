@@ -57,6 +57,9 @@ fn several_are_marked_and_other_words_are_written() {
     terminal.wait_for("\nanswer:");
     terminal.write("a plum, ripe");
     terminal.keys("Enter");
+    let screen = terminal.wait_for("Send these answers?");
+    assert!(screen.contains("tools: Ladder, Saw") && screen.contains("fruit: a plum, ripe"), "{screen}");
+    terminal.keys("Enter");
     terminal.wait_settled("Well chosen.");
     // The call itself names all that could be chosen, so that a word alone would prove nothing.
     let request = terminal.last_request("main");

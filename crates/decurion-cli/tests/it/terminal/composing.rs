@@ -9,8 +9,10 @@ const ANY: &str = "when text=/(.+)$/\n  say \"I heard: $1\"\n";
 fn a_question_mark_shows_the_keys_and_goes_away_again() {
     let terminal = Terminal::start(ANY);
     terminal.write("?");
-    let help = terminal.wait_for("ctrl+b");
-    assert!(help.contains("shift+tab"), "{help}");
+    let help = terminal.wait_for("/rewind");
+    assert!(help.contains("Conversation") && help.contains("↓ "), "{help}");
+    terminal.keys("PageDown PageDown");
+    terminal.wait_for("shift+tab");
     terminal.keys("Escape");
     terminal.wait_gone("shift+tab");
     // Within a text it is a letter.

@@ -14,7 +14,7 @@ fn keys_are_what_a_file_says() {
     terminal.keys("C-c");
     terminal.write(" a thought");
     terminal.wait_for("> half a thought");
-    terminal.keys("F2");
+    terminal.keys("F2 PageDown PageDown");
     terminal.wait_for("ctrl+q");
     terminal.keys("Escape");
     terminal.wait_gone("ctrl+q  ");

@@ -27,11 +27,11 @@ fn next_request(terminal: &Terminal, text: &str) -> String {
 fn an_earlier_session_is_chosen_and_goes_on() {
     let terminal = second();
     terminal.say("/resume");
-    let list = terminal.wait_for("Sessions of this folder");
+    let list = terminal.wait_for("Sessions in this folder");
     assert!(list.contains("❯ peel the pomegranate"), "{list}");
     assert!(!list.contains("  count the kumquats "), "it lists itself: {list}");
     terminal.keys("Enter");
-    terminal.wait_for("I heard: peel the pomegranate");
+    terminal.wait_for("\n> peel the pomegranate");
     let request = next_request(&terminal, "one thing more");
     assert!(request.contains("pomegranate") && !request.contains("kumquats"), "{request}");
 }
@@ -78,7 +78,7 @@ fn a_new_conversation_knows_nothing_of_the_old_one_and_has_its_mode_and_model() 
     assert!(!request.contains("kumquats") && request.contains("claude-opus-4-8"), "{request}");
     assert!(terminal.screen().contains("auto-accept edits"));
     terminal.say("/resume");
-    let list = terminal.wait_for("Sessions of this folder");
+    let list = terminal.wait_for("Sessions in this folder");
     assert!(list.contains("count the kumquats  ") && list.contains("peel the pomegranate  "), "{list}");
 }
 

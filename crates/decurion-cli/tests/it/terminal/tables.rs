@@ -276,7 +276,7 @@ fn orchard() -> Stand {
 fn worktrees_are_listed_and_those_with_work_are_not_cleaned_away() {
     let terminal = Terminal::with(orchard(), &["--dangerously-skip-permissions"], USUAL);
     terminal.say("/worktrees");
-    terminal.wait_for("this repository has no worktrees of ours");
+    terminal.wait_for("no Decurion worktrees here");
     terminal.keys("Escape");
     terminal.wait_gone("esc close");
     terminal.say("graft");

@@ -76,7 +76,8 @@ fn a_session_that_does_not_open_costs_nothing() {
     unkept.say("/resume");
     unkept.wait_for("❯ peel the pomegranate");
     unkept.keys("Enter");
-    unkept.wait_for("I heard: peel the pomegranate");
+    // (What the list shows of it is indented.)
+    unkept.wait_for("\n> peel the pomegranate");
     unkept.say("and now");
     unkept.wait_settled("I heard: and now");
     let request = unkept.last_request("main");

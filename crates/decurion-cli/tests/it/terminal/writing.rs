@@ -98,7 +98,7 @@ fn an_editor_that_fails_loses_nothing() {
 fn keys_of_vi_work_where_they_are_wanted() {
     let terminal = Terminal::start(ANY);
     terminal.say("/vim");
-    terminal.wait_for("keys as in vi: on");
+    terminal.wait_for("vim mode on");
     terminal.write("count the old jars");
     terminal.keys("Escape");
     // Escape and a letter that come at once are that letter with alt.
@@ -111,7 +111,7 @@ fn keys_of_vi_work_where_they_are_wanted() {
     terminal.wait_settled("I heard: mind the old");
     terminal.write("i/vim");
     terminal.keys("Enter");
-    terminal.wait_for("keys as in vi: off");
+    terminal.wait_for("vim mode off");
 }
 
 #[test]
@@ -141,7 +141,7 @@ when
     assert!(screen.contains("Queued: the second") && screen.contains("(↑ to edit)"), "{screen}");
     terminal.keys("Up");
     terminal.wait_until("both in the prompt", |screen| {
-        screen.contains("> the second") && !screen.contains("next:") && screen.contains("  the third")
+        screen.contains("> the second") && !screen.contains("Queued:") && screen.contains("  the third")
     });
     terminal.keys("C-c");
     terminal.wait_gone("> the second");
