@@ -31,7 +31,8 @@ use decurion_protocol::commands::NO_ROOM;
 use decurion_protocol::link::BoxStream;
 use decurion_protocol::link::Subscribe;
 use decurion_protocol::{
-    Command, CommandSender, Envelope, Event, Reply, Request, RequestId, RunId, SessionId, WeakCommandSender,
+    Command, CommandSender, Envelope, Event, Inspected, Reply, Request, RequestId, RunId, SessionId,
+    WeakCommandSender,
 };
 use futures_util::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
@@ -237,9 +238,13 @@ fn check_peer(peer: u32, own: u32) -> Result<(), String> {
     if peer == own { Ok(()) } else { Err(format!("not permitted for this user: {peer}")) }
 }
 
-/// Whether a command changes nothing.
+/// Whether a command changes nothing, and tells nothing that a rule may hide from the session's own commands: changes of
+/// the working tree are of all its files.
 fn only_looks(command: &Command) -> bool {
-    matches!(command, Command::Tasks | Command::Inspect { .. })
+    match command {
+        Command::Inspect { what } => *what != Inspected::Changes,
+        command => *command == Command::Tasks,
+    }
 }
 
 /// Why a connection ends.

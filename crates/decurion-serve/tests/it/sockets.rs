@@ -179,6 +179,20 @@ async fn a_long_request_of_the_sessions_own_child_ends_its_connection() {
     assert_eq!(client.rest().await, ["{\"error\":\"a request is longer than 1048576 bytes\"}"]);
 }
 
+/// Changes of the working tree are of files that a rule may hide from the session's commands.
+#[tokio::test]
+async fn the_sessions_own_child_does_not_see_what_is_changed_in_the_working_tree() {
+    let mut stage = Stage::new();
+    stage.door.from_below = |_| true;
+    let _listener = stage.listen();
+    let mut client = Raw::new(&stage).await;
+    client.line().await;
+    client.write("{\"id\":1,\"command\":{\"command\":\"inspect\",\"what\":{\"what\":\"changes\"}}}\n").await;
+    let answer = client.line().await;
+    assert!(answer.contains("a session takes no orders from what it started itself"), "{answer}");
+    assert_eq!(stage.seen.lock().unwrap().len(), 0);
+}
+
 #[tokio::test]
 async fn half_a_line_is_not_acted_on_and_a_client_that_stops_writing_still_reads() {
     let stage = Stage::new();

@@ -167,7 +167,7 @@ pub fn memories(loaded: &Loaded) -> String {
     for file in InstructionRequest::new(loaded).0.load().files {
         let about = match &file.imported_by {
             Some(from) => format!("imported by {from}"),
-            None if file.path.starts_with(&loaded.paths.root) => "instructions of the project".to_owned(),
+            None if file.path.starts_with(&loaded.paths.root) => "project instructions".to_owned(),
             None => "your instructions".to_owned(),
         };
         rows.push((file.path, about));
@@ -181,12 +181,12 @@ pub fn memories(loaded: &Loaded) -> String {
     }
     let agents = paths.root.join("AGENTS.md");
     if !rows.iter().any(|(path, _)| path.parent() == Some(paths.root.as_path())) {
-        rows.push((agents, "instructions of the project (not there yet)".to_owned()));
+        rows.push((agents, "project instructions (new)".to_owned()));
     }
     if let Some(own) = paths.state.as_ref().map(|state| state.join("AGENTS.md"))
         && !rows.iter().any(|(path, _)| *path == own)
     {
-        rows.push((own, "your instructions (not there yet)".to_owned()));
+        rows.push((own, "your instructions (new)".to_owned()));
     }
     let row = |(path, about): (Utf8PathBuf, String)| {
         format!("{}\n", json!({"path": path, "shown": shown(loaded, &path), "about": about}))

@@ -113,8 +113,8 @@ fn instructions_are_opened_in_the_editor() {
     terminal.say("export EDITOR='sh editor.sh'; unset VISUAL; clear; $D");
     terminal.wait_for("? for help");
     terminal.say("/memory");
-    let screen = terminal.wait_for("instructions of the project (not there yet)");
-    assert!(screen.contains("your instructions (not there yet)"), "{screen}");
+    let screen = terminal.wait_for("project instructions (new)");
+    assert!(screen.contains("your instructions (new)"), "{screen}");
     terminal.keys("Enter");
     let file = terminal.stand.home.work().join("AGENTS.md");
     terminal.wait_that("the instructions", || text_of(&file) == "use tabs\n");
