@@ -113,17 +113,24 @@ pub struct App {
     asked_to_leave: bool,
     /// What the key that leaves did before, where one more press leaves.
     leave_pressed: Option<Pressed>,
+    /// What is known of whoever types.
+    typist: Typist,
+    /// When the turn under way began.
+    turn_began: Option<Timestamp>,
+    /// The theme in force while another is tried.
+    theme_before: Option<Theme>,
+    status: Status,
+}
+
+/// What is known of whoever types.
+#[derive(Clone, Copy, Debug, Default)]
+struct Typist {
     /// Whether the last key was the one that empties the prompt, or goes back, when it is pressed twice.
     escaped: bool,
     /// Whether the terminal has lost the focus, as far as it says.
     looks_elsewhere: bool,
-    /// When the turn under way began.
-    turn_began: Option<Timestamp>,
     /// Whether what is typed is on the terminal already, since it echoes.
     echoes: bool,
-    /// The theme in force while another is tried.
-    theme_before: Option<Theme>,
-    status: Status,
 }
 
 /// What a person can name.
@@ -186,8 +193,6 @@ enum Waits {
     Status,
     /// To show what is changed.
     Changes,
-    /// To tell why a directory is not allowed.
-    Directory,
     /// To tell what was put back, and to go back in the conversation too.
     Rewound(Option<LineId>),
 }
@@ -236,10 +241,8 @@ impl App {
             leaving: false,
             asked_to_leave: false,
             leave_pressed: None,
-            escaped: false,
-            looks_elsewhere: false,
+            typist: Typist::default(),
             turn_began: None,
-            echoes: false,
             theme_before: None,
             status: Status::default(),
         }
@@ -471,12 +474,12 @@ impl App {
 
     /// The terminal has the focus, or has lost it.
     pub fn set_focus(&mut self, has: bool) {
-        self.looks_elsewhere = !has;
+        self.typist.looks_elsewhere = !has;
     }
 
     /// Tells a person who looks elsewhere that something is asked, or that long work has ended at this time.
     fn notify(&self, done: Option<Timestamp>) -> Option<Effect> {
-        if !self.looks_elsewhere {
+        if !self.typist.looks_elsewhere {
             return None;
         }
         let text = match (done, self.view.questions.last()) {
@@ -522,7 +525,7 @@ impl App {
         let text = typed_text(message);
         let is_ours = self.sent.iter().any(|(sent, _)| Some(*sent) == line);
         // A terminal that echoes has shown it, and a screen reader has said it, when it was typed.
-        if self.echoes && is_ours && self.items.last() == Some(&Item::Prompt(text.clone())) {
+        if self.typist.echoes && is_ours && self.items.last() == Some(&Item::Prompt(text.clone())) {
             self.items.pop();
         }
         self.sent.retain(|(sent, _)| Some(*sent) != line);
@@ -572,10 +575,6 @@ impl App {
             (Waits::Changes, Reply::Refused { reason }) => {
                 self.known.hint = None;
                 self.say("warning", format!("/diff: {reason}"));
-            }
-            (Waits::Directory, Reply::Done { value }) => self.not_done(value),
-            (Waits::Directory, Reply::Refused { reason }) => {
-                self.say("warning", format!("/add-dir: {reason}"))
             }
             (Waits::Answer(question), Reply::Refused { reason }) => {
                 self.say("warning", format!("answer: {reason}"));
@@ -816,7 +815,7 @@ impl App {
         if let Some(effects) = self.vim_key(key) {
             return effects;
         }
-        let was_escaped = std::mem::take(&mut self.escaped);
+        let was_escaped = std::mem::take(&mut self.typist.escaped);
         let Some(action) = self.keymap.action(key) else { return Vec::new() };
         if action != Action::Leave {
             (self.known.hint, self.leave_pressed) = (None, None);

@@ -148,6 +148,7 @@ pub fn reply(id: u128, blocks: Vec<Block>) -> Event {
             error: None,
             error_status: None,
             skills: Vec::new(),
+            effects: Vec::new(),
         }),
     }
 }

@@ -186,7 +186,7 @@ impl App {
     /// The directory is there.
     pub(super) fn directory_found(&mut self, path: String) -> Vec<Effect> {
         let updates = vec![PermissionUpdate::AddDirectories { directories: vec![path.into()] }];
-        vec![self.ask_for(Waits::Directory, Command::Permit { updates })]
+        vec![self.ask("/add-dir", Command::Permit { updates })]
     }
 
     /// Writes the conversation to a file; without a name the prompt holds one to be changed.
@@ -290,7 +290,7 @@ impl App {
         } else {
             self.known.hint = Some("press esc again to clear the prompt".to_owned());
         }
-        self.escaped = true;
+        self.typist.escaped = true;
         Vec::new()
     }
 }

@@ -38,7 +38,7 @@ pub enum Wants {
 impl App {
     /// From here on what is finished is printed for somebody who has lines instead of keys.
     pub fn be_plain(&mut self, echoes: bool) {
-        (self.fold, self.echoes) = (Fold::Printed, echoes);
+        (self.fold, self.typist.echoes) = (Fold::Printed, echoes);
     }
 
     /// What somebody wants to read who cannot turn pages, all of it at once: the help, or the whole conversation.

@@ -58,11 +58,13 @@ fn shown(app: &mut App) -> String {
 }
 
 fn commands(effects: &[Effect]) -> Vec<&Command> {
-    let command = |effect| match effect {
-        &Effect::Send(ref request) => Some(&request.command),
-        _ => None,
-    };
-    effects.iter().filter_map(command).collect()
+    let mut commands = Vec::new();
+    for effect in effects {
+        if let Effect::Send(request) = effect {
+            commands.push(&request.command);
+        }
+    }
+    commands
 }
 
 #[test]
