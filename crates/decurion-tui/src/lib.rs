@@ -183,7 +183,7 @@ pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::
 /// Waits for one key at a terminal that shows no session. None for a key without a letter, where somebody outside wants an
 /// end, or where the terminal is gone.
 pub async fn one_key(signals: &mut mpsc::Receiver<Signal>) -> io::Result<Option<char>> {
-    let _terminal = Terminal::take()?;
+    let _terminal = Terminal::take(terminal::Notices::Off)?;
     let mut keys = Keys::new()?;
     let letter = loop {
         tokio::select! {

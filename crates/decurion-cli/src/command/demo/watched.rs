@@ -157,6 +157,7 @@ async fn play(
         library: library(&[], &agents),
         model: Some(stage::MODEL.to_owned()),
         windows: std::collections::BTreeMap::new(),
+        provider: "scripted".to_owned(),
         shades,
     };
     let listen = link.again.clone().ok_or_else(|| Failure::failed("the session cannot be listened to"))?;
