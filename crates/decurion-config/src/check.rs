@@ -1,26 +1,32 @@
 //! One settings document against the table of keys. Takes a parsed document, gives the same document with
-//! only known keys in their one spelling, secrets sealed and every value of the type its key takes; or the
-//! first thing that is wrong, with file, line, column and key.
+//! only known keys in their one spelling, secrets sealed and every value of the type its key takes, and everything
+//! that is wrong, with file, line, column, key and what was found.
 
 use decurion_protocol::permission::{Mode, Rule};
 
 use crate::error::{ConfigError, Warning, WarningKind};
 use crate::jsonc::{Document, Kind, Member, Node};
+use crate::layer;
 use crate::origin::{Family, Layer, Origin, Sources};
 use crate::redact::Redactor;
 use crate::schema::{self, KEYS, Key, MOVED, Shape};
 use crate::secret::{self, Secret};
 use crate::shell_env;
 
+/// A document that was checked.
+pub(crate) struct Checked {
+    /// What can be used of it.
+    pub root: Node,
+    /// What is wrong with the rest, in the order in which it stands there.
+    pub problems: Vec<ConfigError>,
+}
+
 /// Checks a whole document.
-pub(crate) fn document(
-    document: Document,
-    sources: &Sources,
-    warnings: &mut Vec<Warning>,
-) -> Result<Node, ConfigError> {
+pub(crate) fn document(document: Document, sources: &Sources, warnings: &mut Vec<Warning>) -> Checked {
     let source = sources.get(document.root.source);
     let (family, layer) = (source.family, source.layer);
-    let mut check = Check { sources, warnings, family, layer, path: String::new() };
+    let path = String::new();
+    let mut check = Check { sources, warnings, problems: Vec::new(), family, layer, path };
     if family == Family::Ours {
         for (key, at) in &document.repeated {
             let origin = sources.origin_at(document.root.source, *at);
@@ -32,16 +38,17 @@ pub(crate) fn document(
         }
     }
     if !matches!(document.root.kind, Kind::Object(_)) {
-        return Err(ConfigError::Syntax {
-            origin: sources.origin(&document.root),
-            message: "expected an object: `{` … `}`",
-        });
+        let origin = sources.origin(&document.root);
+        let problem = ConfigError::Syntax { origin, message: "expected an object: `{` … `}`" };
+        return Checked { root: layer::empty(), problems: vec![problem] };
     }
-    let mut root = check.object(document.root, KEYS)?;
+    let mut root = check.members(document.root, KEYS);
+    let mut problems = check.problems;
+    problems.sort_by_key(|problem| problem.origin().and_then(Origin::position));
     for (from, to) in MOVED {
         move_key(&mut root, from, to);
     }
-    Ok(root)
+    Checked { root, problems }
 }
 
 /// Gives a key of the ecosystem the name it has here; where both are given, ours counts.
@@ -72,6 +79,8 @@ pub(crate) fn put(root: &mut Node, path: &str, value: Node) {
 struct Check<'a> {
     sources: &'a Sources,
     warnings: &'a mut Vec<Warning>,
+    /// Found so far, in any order.
+    problems: Vec<ConfigError>,
     family: Family,
     layer: Layer,
     /// The path of the value at hand, for errors.
@@ -93,14 +102,23 @@ impl Check<'_> {
     }
 
     fn object(&mut self, node: Node, keys: &'static [Key]) -> Result<Node, ConfigError> {
+        if !matches!(node.kind, Kind::Object(_)) {
+            return Err(self.wrong(&node, "an object"));
+        }
+        Ok(self.members(node, keys))
+    }
+
+    /// The members of an object that can be used; the problems of the others are collected.
+    fn members(&mut self, node: Node, keys: &'static [Key]) -> Node {
         let (at, source) = (node.at, node.source);
-        let Kind::Object(members) = node.kind else { return Err(self.wrong(&node, "an object")) };
+        let Kind::Object(members) = node.kind else { return layer::empty() };
         let mut kept: Vec<Member> = Vec::with_capacity(members.len());
         for member in members {
             let name = self.spelling(&member.key);
             let key = schema::find(keys, &name).filter(|key| key.shared || self.family == Family::Ours);
             let Some(key) = key else {
-                self.unknown(&member, source, keys)?;
+                let result = self.unknown(&member, source, keys);
+                self.problems.extend(result.err());
                 continue;
             };
             // `null` is how one writes "not set".
@@ -117,11 +135,23 @@ impl Check<'_> {
                 let checked = check.value(member.value, &key.shape);
                 check.or_ignored(checked)
             });
-            if let Some(value) = checked? {
-                kept.push(Member { key: key.name.to_owned(), at: member.at, value });
+            match checked {
+                Ok(Some(value)) => kept.push(Member { key: key.name.to_owned(), at: member.at, value }),
+                Ok(None) => {}
+                Err(problem) => self.problems.push(problem),
             }
         }
-        Ok(Node { at, source, kind: Kind::Object(kept) })
+        Node { at, source, kind: Kind::Object(kept) }
+    }
+
+    /// The first of these problems as an error; the others are collected where they are errors too.
+    fn none_of(&mut self, problems: Vec<ConfigError>) -> Result<(), ConfigError> {
+        let mut problems = problems.into_iter();
+        let Some(first) = problems.next() else { return Ok(()) };
+        if !self.is_repository() || may_forbid(&self.path) {
+            self.problems.extend(problems);
+        }
+        Err(first)
     }
 
     /// A wrong value in a repository's file is left out with a warning, so that a repository does not decide whether the
@@ -228,7 +258,7 @@ impl Check<'_> {
             }
             Shape::Gathered => return self.gathered(node).map(Some),
         };
-        if fits { Ok(Some(node)) } else { Err(self.wrong(&node, &shape.expected())) }
+        if fits { Ok(Some(node)) } else { Err(self.wrong_shape(&node, shape)) }
     }
 
     fn mode(&mut self, node: Node) -> Result<Option<Node>, ConfigError> {
@@ -244,7 +274,7 @@ impl Check<'_> {
                 );
                 Ok(None)
             }
-            _ => Err(self.wrong(&node, &Shape::Mode.expected())),
+            _ => Err(self.wrong_shape(&node, &Shape::Mode)),
         }
     }
 
@@ -258,7 +288,7 @@ impl Check<'_> {
                 self.warn(WarningKind::Ignored, origin, text);
                 Ok(None)
             }
-            _ => Err(self.wrong(&node, &Shape::Look(known).expected())),
+            _ => Err(self.wrong_shape(&node, &Shape::Look(known))),
         }
     }
 
@@ -280,27 +310,29 @@ impl Check<'_> {
 
     fn texts(&mut self, node: Node) -> Result<Node, ConfigError> {
         if !matches!(node.kind, Kind::List(_)) {
-            return Err(self.wrong(&node, "a list of texts"));
+            return Err(self.wrong(&node, "an array of strings"));
         }
+        let mut problems = Vec::new();
         for (index, item) in node.items().iter().enumerate() {
             if !item.text().is_some_and(is_plain_text) {
-                return Err(
-                    self.below(&format!("[{index}]"), |check| check.wrong(item, "a text that is not empty"))
-                );
+                problems
+                    .push(self.below(&format!("[{index}]"), |check| check.wrong(item, "a non-empty string")));
             }
         }
+        self.none_of(problems)?;
         Ok(node)
     }
 
     fn rules(&mut self, node: Node) -> Result<Node, ConfigError> {
         let (at, source) = (node.at, node.source);
-        let Kind::List(items) = node.kind else { return Err(self.wrong(&node, "a list of rules")) };
+        let Kind::List(items) = node.kind else { return Err(self.wrong(&node, "an array of rules")) };
         let allows = self.path == "permissions.allow";
-        let mut kept = Vec::with_capacity(items.len());
+        let (mut kept, mut problems) = (Vec::with_capacity(items.len()), Vec::new());
         for (index, item) in items.into_iter().enumerate() {
             let key = || format!("[{index}]");
             let Some(text) = item.text() else {
-                return Err(self.below(&key(), |check| check.wrong(&item, "a rule, as a text")));
+                problems.push(self.below(&key(), |check| check.wrong(&item, "a rule, as a string")));
+                continue;
             };
             match Rule::parse(text, self.layer.rule_source()) {
                 Ok(_) => kept.push(item),
@@ -313,10 +345,11 @@ impl Check<'_> {
                 Err(error) => {
                     let rule = Redactor::new([], true).redact(&shorten(&error.rule)).into_owned();
                     let (origin, key) = (self.sources.origin(&item), format!("{}{}", self.path, key()));
-                    return Err(ConfigError::Rule { origin, key, reason: error.reason, rule });
+                    problems.push(ConfigError::Rule { origin, key, reason: error.reason, rule });
                 }
             }
         }
+        self.none_of(problems)?;
         Ok(Node { at, source, kind: Kind::List(kept) })
     }
 
@@ -329,15 +362,17 @@ impl Check<'_> {
     ) -> Result<Node, ConfigError> {
         let (at, source) = (node.at, node.source);
         let Kind::Object(members) = node.kind else { return Err(self.wrong(&node, expected)) };
-        let mut kept = Vec::with_capacity(members.len());
+        let (mut kept, mut problems) = (Vec::with_capacity(members.len()), Vec::new());
         for Member { key, at, value } in members {
             if value.kind == Kind::Null {
                 continue;
             }
-            if let Some(value) = self.below(&key, |this| check(this, &key, value))? {
-                kept.push(Member { key, at, value });
+            match self.below(&key, |this| check(this, &key, value)) {
+                Ok(value) => kept.extend(value.map(|value| Member { key, at, value })),
+                Err(problem) => problems.push(problem),
             }
         }
+        self.none_of(problems)?;
         Ok(Node { at, source, kind: Kind::Object(kept) })
     }
 
@@ -349,7 +384,7 @@ impl Check<'_> {
             Kind::Text(text) if !text.contains('\0') => text.clone(),
             Kind::Number(number) => number.to_string(),
             Kind::Bool(value) => value.to_string(),
-            _ => return Err(self.wrong(node, "a text")),
+            _ => return Err(self.wrong(node, "a string")),
         };
         let kind =
             if shell_env::is_secret_name(name) { Kind::Secret(Secret::new(text)) } else { Kind::Text(text) };
@@ -367,7 +402,7 @@ impl Check<'_> {
             Some((_, Err(reason))) => {
                 Err(self.wrong_words(node, "a header's value", &format!("one that {reason}")))
             }
-            None => Err(self.wrong(node, "a text")),
+            None => Err(self.wrong(node, "a string")),
         }
     }
 
@@ -396,14 +431,30 @@ impl Check<'_> {
         self.warnings.push(Warning { kind, origin: Some(origin), text });
     }
 
+    /// A value that its key does not take, with the one that may be meant.
+    fn wrong_shape(&self, node: &Node, shape: &Shape) -> ConfigError {
+        let mut error = self.wrong(node, &shape.expected());
+        if let ConfigError::Value { near, .. } = &mut error {
+            *near = node.text().and_then(|text| shape.meant(text));
+        }
+        error
+    }
+
     fn wrong(&self, node: &Node, expected: &str) -> ConfigError {
-        let found = match &node.kind {
-            Kind::Text(text) if text.is_empty() => "an empty text".to_owned(),
-            // A word helps to see the mistake; anything that could be a key or hold one is not repeated.
-            Kind::Text(text) if is_word(text) => format!("{text:?}"),
+        self.wrong_words(node, expected, &self.found(node))
+    }
+
+    /// A value as an error may show it: what could be a key, or hold one, is not repeated.
+    fn found(&self, node: &Node) -> String {
+        let name = self.path.rsplit('.').next().unwrap_or_default();
+        let may_be_secret = shell_env::is_secret_name(name) || self.path.contains("headers");
+        match &node.kind {
+            Kind::Text(text) if text.is_empty() => "an empty string".to_owned(),
+            Kind::Text(text) if is_word(text) || !may_be_secret && is_harmless(text) => format!("{text:?}"),
+            Kind::Number(number) if !may_be_secret => number.to_string(),
+            Kind::Bool(value) => value.to_string(),
             _ => node.kind_name().to_owned(),
-        };
-        self.wrong_words(node, expected, &found)
+        }
     }
 
     fn wrong_words(&self, node: &Node, expected: &str, found: &str) -> ConfigError {
@@ -412,6 +463,7 @@ impl Check<'_> {
             key: self.path.clone(),
             expected: expected.to_owned(),
             found: found.to_owned(),
+            near: None,
         }
     }
 }
@@ -452,6 +504,21 @@ fn is_plain_text(text: &str) -> bool {
 
 fn is_word(text: &str) -> bool {
     text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-' || byte == b'_')
+}
+
+/// Whether a text is no key: short, and no long part of it mixes kinds of letters.
+fn is_harmless(text: &str) -> bool {
+    let looks_random = |part: &str| {
+        let has = |is: fn(&u8) -> bool| part.as_bytes().iter().any(is);
+        let mixes = has(u8::is_ascii_digit) && has(u8::is_ascii_alphabetic);
+        part.len() >= 10 && mixes
+            || part.len() >= 20 && has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase)
+    };
+    text.len() <= 60
+        && !text.chars().any(char::is_control)
+        && !text.split(|letter: char| !letter.is_ascii_alphanumeric()).any(looks_random)
+        && !text.contains('@')
+        && Redactor::new([], true).redact(text) == text
 }
 
 fn shorten(text: &str) -> String {

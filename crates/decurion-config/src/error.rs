@@ -11,6 +11,9 @@ use crate::origin::Origin;
 /// Loading failed; nothing should start on half of its settings.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// Mend each of these; there are at least two.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<ConfigError>),
     /// Mend the file: it is not JSON (with comments and trailing commas).
     #[error("{origin}: {message}")]
     Syntax {
@@ -20,7 +23,7 @@ pub enum ConfigError {
         message: &'static str,
     },
     /// Mend the value: it is JSON, but not what this key takes.
-    #[error("{origin}: {key}: expected {expected}, found {found}")]
+    #[error("{origin}: {key}: expected {expected}, found {found}{}", did_you_mean(near.as_ref()))]
     Value {
         /// Where the value is.
         origin: Origin,
@@ -28,8 +31,10 @@ pub enum ConfigError {
         key: String,
         /// What the key takes.
         expected: String,
-        /// What is there, in general words.
+        /// What is there; in general words, if it could be a secret.
         found: String,
+        /// The value that may be meant.
+        near: Option<String>,
     },
     /// Mend the key: it does not exist, and leaving it out could loosen something.
     #[error("{origin}: unknown key: {key}{}", did_you_mean(near.as_ref()))]
@@ -120,13 +125,49 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The file to mend, where it is one.
-    pub fn file(&self) -> Option<&Utf8Path> {
+    /// These problems as one; none if there are none.
+    pub(crate) fn of(mut problems: Vec<ConfigError>) -> Option<Self> {
+        match problems.len() {
+            0 | 1 => problems.pop(),
+            _ => Some(Self::Several(problems)),
+        }
+    }
+
+    /// Each problem.
+    pub fn each(&self) -> &[ConfigError] {
+        match self {
+            Self::Several(problems) => problems,
+            one => std::slice::from_ref(one),
+        }
+    }
+
+    /// The key to correct, where it is one.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::Value { key, .. } | Self::Key { key, .. } | Self::Rule { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Where the problem is, where that is known.
+    pub fn origin(&self) -> Option<&Origin> {
         match self {
             Self::Syntax { origin, .. }
             | Self::Value { origin, .. }
             | Self::Key { origin, .. }
-            | Self::Rule { origin, .. } => origin.file(),
+            | Self::Rule { origin, .. } => Some(origin),
+            Self::Several(problems) => problems.first().and_then(Self::origin),
+            _ => None,
+        }
+    }
+
+    /// The file to mend, where it is one; that of the first of several problems.
+    pub fn file(&self) -> Option<&Utf8Path> {
+        match self {
+            Self::Syntax { .. } | Self::Value { .. } | Self::Key { .. } | Self::Rule { .. } => {
+                self.origin().and_then(Origin::file)
+            }
+            Self::Several(problems) => problems.first().and_then(Self::file),
             Self::Unreadable { file, .. } | Self::NotAFile { file } | Self::TooLarge { file, .. } => {
                 Some(file)
             }
@@ -135,7 +176,7 @@ impl ConfigError {
     }
 }
 
-fn did_you_mean(near: Option<&&'static str>) -> String {
+fn did_you_mean(near: Option<impl fmt::Display>) -> String {
     near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default()
 }
 

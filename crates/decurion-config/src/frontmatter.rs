@@ -71,6 +71,11 @@ impl Entry {
         let text = match &self.value {
             Value::Null => return None,
             Value::String(text) => text,
+            // What stands behind or below it is a comment.
+            Value::Bool(_) | Value::Number(_) => {
+                let line = self.raw.lines().next().unwrap_or_default();
+                line.split_once(" #").map_or(line, |(text, _)| text)
+            }
             _ => &self.raw,
         };
         let text = text.trim();

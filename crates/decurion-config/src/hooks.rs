@@ -221,7 +221,12 @@ impl Reader<'_> {
             Err(_) if OTHER_EVENTS.contains(&name) => {
                 Err(LeftOut("this event is not available in this version".to_owned()))
             }
-            Err(_) => Err(LeftOut("there is no such event".to_owned())),
+            Err(_) => {
+                let known = HookEvent::ALL.into_iter().map(HookEvent::name);
+                let near = decurion_protocol::nearest(name, known).into_iter().next();
+                let near = near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default();
+                Err(LeftOut(format!("unknown event{near}")))
+            }
         }
     }
 
@@ -494,7 +499,10 @@ mod tests {
         let rows = [
             (json!([]), "hooks: left out: expected an object, found a list"),
             (json!({"Setup": []}), "hooks.Setup: left out: this event is not available in this version"),
-            (json!({"preToolUse": []}), "hooks.preToolUse: left out: there is no such event"),
+            (
+                json!({"preToolUse": []}),
+                "hooks.preToolUse: left out: unknown event (did you mean PreToolUse?)",
+            ),
             (json!({"Stop": {}}), "hooks.Stop: left out: expected a list, found an object"),
             (json!({"Stop": [null]}), "hooks.Stop[0]: left out: expected an object, found nothing"),
             (json!({"Stop": [{}]}), "hooks.Stop[0]: left out: it has no list `hooks`"),

@@ -41,7 +41,7 @@ pub fn parse(text: &str, source: u16) -> Result<Document, SyntaxError> {
     };
     parser.skip_blanks()?;
     if parser.peek().is_some() {
-        return Err(parser.error("nothing may follow the closing bracket of the document"));
+        return Err(parser.error("unexpected content after the end of the JSON document"));
     }
     Ok(Document { root, repeated: parser.repeated })
 }
@@ -212,8 +212,8 @@ impl Node {
             Kind::Null => "null",
             Kind::Bool(_) => "true or false",
             Kind::Number(_) => "a number",
-            Kind::Text(_) | Kind::Secret(_) => "a text",
-            Kind::List(_) => "a list",
+            Kind::Text(_) | Kind::Secret(_) => "a string",
+            Kind::List(_) => "an array",
             Kind::Object(_) => "an object",
         }
     }
@@ -260,7 +260,7 @@ impl Parser<'_> {
         read: impl FnOnce(&mut Self) -> Result<Kind, SyntaxError>,
     ) -> Result<Kind, SyntaxError> {
         if self.depth == MAX_DEPTH {
-            return Err(self.error("lists and objects are too deep in each other"));
+            return Err(self.error("arrays and objects are nested too deeply"));
         }
         self.depth += 1;
         self.advance();
@@ -540,7 +540,7 @@ mod tests {
             ("{\"a\": \"\\ud800x\"}", 1, 8, "escape"),
             ("{\"a\": \"\\u00g0\"}", 1, 8, "escape"),
             ("{\"a\": \"\u{1}\"}", 1, 8, "control"),
-            ("{} x", 1, 4, "follow"),
+            ("{} x", 1, 4, "after the end"),
             ("/* x", 1, 1, "comment"),
             ("{\"a\": 1 / 2}", 1, 9, "comment"),
             ("[1, 2", 1, 6, "`]`"),

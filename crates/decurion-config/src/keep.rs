@@ -4,9 +4,10 @@
 //! Written are our own files, never those that other programs share with us, and of ours nothing but the change: comments
 //! and order stay. A file is replaced whole, under one lock for all of us, and no link leads out of the project.
 //!
-//! `provider.rs` keeps a provider in the same way.
+//! `provider.rs` keeps a provider in the same way, `setting.rs` a value of any key.
 
 mod provider;
+mod setting;
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -18,12 +19,13 @@ use decurion_protocol::permission::{Mode, PermissionUpdate, Rule, RuleSource, Ve
 use rustix::fs::FlockOperation;
 
 pub use provider::{BaseUrl, NewProvider, keep_provider, keep_value};
+pub use setting::NewSetting;
 
 use crate::edit::{self, EditError};
 use crate::origin::{Family, Layer};
 use crate::paths::Paths;
 use crate::trust::{ProjectParts, Trust};
-use crate::{Loaded, jsonc, read, record, up_to_project};
+use crate::{Loaded, Project, jsonc, read, record, up_to_project};
 
 /// How often it is tried to be the only one who writes, and how long apart: a person waits for it.
 const TRIES: u32 = 40;
@@ -95,13 +97,30 @@ impl Keeper {
     /// Writes one change into the settings of a source.
     pub fn keep(&self, at: RuleSource, update: &PermissionUpdate) -> Result<Kept, KeepError> {
         self.check(update)?;
-        let (layer, file) = self.file(at)?;
+        let layer = match at {
+            RuleSource::UserSettings => Layer::User,
+            RuleSource::ProjectSettings => Layer::Project,
+            RuleSource::LocalSettings => Layer::Local,
+            _ => return Err(KeepError::NoFile("it is for the session alone")),
+        };
+        let (file, remark) = self.edit(layer, update.narrows(), |text| self.changed(text, layer, update))?;
+        let remarks: Vec<String> = [remark, self.elsewhere(layer, update)].into_iter().flatten().collect();
+        Ok(Kept { file, remark: (!remarks.is_empty()).then(|| remarks.join("; ")) })
+    }
+
+    /// Changes the text of a layer's file. Gives the file, and why what was written is not read, if so.
+    fn edit(
+        &self,
+        layer: Layer,
+        narrows: bool,
+        change: impl FnOnce(&str) -> Result<String, EditError>,
+    ) -> Result<(Utf8PathBuf, Option<String>), KeepError> {
+        let file = self.file(layer)?;
         let _held = lock(&self.paths)?;
         let place = place(&self.paths, layer, &file)?;
         let agreed = layer.is_in_repository().then(|| self.agreed()).flatten();
         let text = text(&place)?;
-        let changed = self
-            .changed(text.as_deref().unwrap_or_default(), layer, update)
+        let changed = change(text.as_deref().unwrap_or_default())
             .map_err(|error| KeepError::Text { file: file.clone(), problem: placed(&error) })?;
         if text.as_deref() != Some(changed.as_str()) && !(text.is_none() && changed.is_empty()) {
             write(&place, &changed)?;
@@ -109,9 +128,8 @@ impl Keeper {
                 self.hide_from_git();
             }
         }
-        let remarks = [self.unread((layer, &file), &changed, agreed, update), self.elsewhere(layer, update)];
-        let remarks: Vec<String> = remarks.into_iter().flatten().collect();
-        Ok(Kept { file, remark: (!remarks.is_empty()).then(|| remarks.join("; ")) })
+        let remark = self.unread((layer, &file), &changed, agreed, narrows);
+        Ok((file, remark))
     }
 
     /// What is never written, whoever wants it.
@@ -129,17 +147,14 @@ impl Keeper {
         }
     }
 
-    /// The file of ours that a source is read from.
-    fn file(&self, at: RuleSource) -> Result<(Layer, Utf8PathBuf), KeepError> {
-        let (layer, name) = match at {
-            RuleSource::UserSettings => (Layer::User, "there is no home folder"),
-            RuleSource::ProjectSettings => (Layer::Project, "this folder is your own settings' folder"),
-            RuleSource::LocalSettings => (Layer::Local, "this folder is your own settings' folder"),
-            _ => return Err(KeepError::NoFile("it is for the session alone")),
-        };
+    /// The file of ours that a layer is read from.
+    fn file(&self, layer: Layer) -> Result<Utf8PathBuf, KeepError> {
         let files = self.paths.settings_files();
         let own = files.into_iter().find(|(of, family, _)| *of == layer && *family == Family::Ours);
-        own.map(|(layer, _, file)| (layer, file)).ok_or(KeepError::NoFile(name))
+        own.map(|(.., file)| file).ok_or(KeepError::NoFile(match layer {
+            Layer::User => "there is no home folder",
+            _ => "this folder is your own settings' folder",
+        }))
     }
 
     fn changed(&self, text: &str, layer: Layer, update: &PermissionUpdate) -> Result<String, EditError> {
@@ -198,9 +213,15 @@ impl Keeper {
         }
     }
 
+    /// What the files of the project say; none where the user's own settings cannot be used.
+    fn project(&self) -> Option<Project> {
+        let (loader, project) = up_to_project(&self.paths, &self.layers);
+        loader.invalid.is_empty().then_some(project)
+    }
+
     /// The parts of the project, if the user has agreed to all of them as they are now.
     fn agreed(&self) -> Option<ProjectParts> {
-        let (_, project) = up_to_project(&self.paths, &self.layers).ok()?;
+        let project = self.project()?;
         let (trust, _) = Trust::open(&self.paths);
         trust.check(&self.paths.root, &project.parts).is_trusted().then_some(project.parts)
     }
@@ -212,7 +233,7 @@ impl Keeper {
         (layer, file): (Layer, &Utf8Path),
         written: &str,
         agreed: Option<ProjectParts>,
-        update: &PermissionUpdate,
+        narrows: bool,
     ) -> Option<String> {
         if !self.layers.contains(&layer) {
             return Some("it is not read where `--setting-sources` leaves it out".to_owned());
@@ -222,9 +243,9 @@ impl Keeper {
         }
         let waits = || {
             let text = "later sessions use it once you trust the folder again with `decurion trust`";
-            (!update.narrows()).then(|| text.to_owned())
+            (!narrows).then(|| text.to_owned())
         };
-        let (Some(before), Ok((_, after))) = (agreed, up_to_project(&self.paths, &self.layers)) else {
+        let (Some(before), Some(after)) = (agreed, self.project()) else {
             return waits();
         };
         let own = file.strip_prefix(&self.paths.root).unwrap_or(file).as_str();

@@ -137,7 +137,10 @@ impl Splitter<'_> {
 
     fn refuse(&mut self, member: &Member, path: &str) {
         let origin = self.sources.origin_at(member.value.source, member.at);
-        let text = format!("never taken from a project's files: {path}{}", member.key);
+        let text = format!(
+            "{path}{} is ignored in project settings; set it in ~/.decurion/settings.json",
+            member.key
+        );
         self.warnings.push(Warning { kind: WarningKind::NotFromProject, origin: Some(origin), text });
     }
 }

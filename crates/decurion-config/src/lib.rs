@@ -44,7 +44,9 @@ pub use agents::{
 pub use env::Environment;
 pub use error::{ConfigError, Warning, WarningKind};
 pub use instructions::{FoundInstructions, InstructionFile, InstructionRequest};
-pub use keep::{BaseUrl, KeepError, Keeper, Kept, NewProvider, keep_provider, keep_value};
+pub use keep::{
+    BaseUrl, KeepError, Keeper, Kept, NewProvider, NewSetting, keep_provider, keep_value,
+};
 pub use mcp::{McpEntry, McpProblem, McpRequest, McpServers, McpState};
 pub use origin::{Layer, Origin};
 pub use paths::{Paths, StateProblem, current_directory};
@@ -60,6 +62,7 @@ pub use skills::{LoadedSkill, SkillRequest, Skills};
 pub use trust::{Part, PartKind, ProjectParts, Trust, TrustMode, TrustState};
 pub use variables::overriding;
 
+use check::Checked;
 use jsonc::{Kind, Member, Node, Position};
 use origin::{Family, Place, Sources};
 use read::ReadError;
@@ -137,7 +140,10 @@ pub struct Loaded {
     pub declared_servers: Vec<(String, settings::Declared)>,
     /// Worth saying.
     pub warnings: Vec<Warning>,
-    /// Files of the repository that are not in effect because they cannot be used. They may forbid something, so no
+    /// What is wrong with the settings of the user and the administrator, with flags and with variables; the rest of
+    /// them is in effect.
+    pub invalid: Vec<ConfigError>,
+    /// What is wrong with files of the repository that are therefore not in effect. They may forbid something, so no
     /// session starts without them.
     pub broken: Vec<ConfigError>,
     /// Which of the user's, the project's and the local files count, by `--setting-sources`.
@@ -194,16 +200,32 @@ impl Loaded {
 
 /// Reads, checks and layers everything: defaults, user, project, local, environment, flags, managed.
 pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
-    let mut loaded = inspect(request)?;
-    if loaded.broken.is_empty() { Ok(loaded) } else { Err(loaded.broken.swap_remove(0)) }
+    let mut loaded = examine(request)?;
+    let problems = loaded.invalid.drain(..).chain(loaded.broken.drain(..)).collect();
+    ConfigError::of(problems).map_or(Ok(loaded), Err)
 }
 
-/// The same for commands that run no agent: a repository's file that cannot be used is left out and listed in
-/// [`Loaded::broken`], so that `doctor` and `trust` still work in its folder.
+/// The same for commands that run no agent: a repository's file that cannot be used is left out with warnings and
+/// listed in [`Loaded::broken`], so that such commands still work in its folder.
 pub fn inspect(request: &LoadRequest) -> Result<Loaded, ConfigError> {
+    let mut loaded = examine(request)?;
+    if let Some(error) = ConfigError::of(std::mem::take(&mut loaded.invalid)) {
+        return Err(error);
+    }
+    loaded.warnings.extend(loaded.broken.iter().map(|error| Warning {
+        kind: WarningKind::File,
+        origin: None,
+        text: format!("these settings are not in effect: {error}"),
+    }));
+    Ok(loaded)
+}
+
+/// The same for commands that tell what is wrong with the settings: every problem is listed, and what can be used is in
+/// effect.
+pub fn examine(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     let wanted = wanted_layers(request.flags.setting_sources.as_deref())?;
     let paths = Paths::discover(&request.cwd, &request.environment)?;
-    let (mut loader, mut project) = up_to_project(&paths, &wanted)?;
+    let (mut loader, mut project) = up_to_project(&paths, &wanted);
     let trust = loader.trust(&project.parts, request.trust);
     for document in project.documents.drain(..) {
         layer::merge(&mut loader.tree, document.at_once);
@@ -216,11 +238,12 @@ pub fn inspect(request: &LoadRequest) -> Result<Loaded, ConfigError> {
         &request.ignored_variables,
         &mut loader.sources,
         &mut loader.warnings,
-    )?;
+        &mut loader.invalid,
+    );
     layer::merge(&mut loader.tree, variables);
-    loader.flags(&request.flags)?;
-    loader.own_file(Layer::Managed, Family::Ours, &request.managed_path)?;
-    let Loader { sources, mut warnings, servers, broken, tree, .. } = loader;
+    loader.flags(&request.flags);
+    loader.own_file(Layer::Managed, Family::Ours, &request.managed_path);
+    let Loader { sources, mut warnings, servers, invalid, broken, tree, .. } = loader;
     let providers = Providers::from_tree(&tree, &sources, &request.environment, &paths, &mut warnings);
     let settings = Settings::from_tree(&tree, &sources, &paths, &request.environment, &mut warnings);
     let rules = Rules::from_tree(&tree, &sources, &paths);
@@ -243,6 +266,7 @@ pub fn inspect(request: &LoadRequest) -> Result<Loaded, ConfigError> {
         project_parts: project.parts,
         declared_servers: servers,
         warnings,
+        invalid,
         broken,
         layers: wanted,
         managed_path: request.managed_path.clone(),
@@ -252,29 +276,30 @@ pub fn inspect(request: &LoadRequest) -> Result<Loaded, ConfigError> {
 }
 
 /// The settings of the user, and what the files of the project say, which is not yet in effect.
-fn up_to_project<'a>(paths: &'a Paths, wanted: &[Layer]) -> Result<(Loader<'a>, Project), ConfigError> {
+fn up_to_project<'a>(paths: &'a Paths, wanted: &[Layer]) -> (Loader<'a>, Project) {
     let mut loader = Loader {
         sources: Sources::default(),
         warnings: Vec::new(),
         servers: Vec::new(),
+        invalid: Vec::new(),
         broken: Vec::new(),
         tree: layer::empty(),
         paths,
     };
-    loader.defaults()?;
+    loader.defaults();
     let files = paths.settings_files();
     let (own, repository): (Vec<_>, Vec<_>) = files
         .into_iter()
         .filter(|(layer, ..)| wanted.contains(layer))
         .partition(|(layer, ..)| *layer == Layer::User);
     for (layer, family, file) in own {
-        loader.own_file(layer, family, &file)?;
+        loader.own_file(layer, family, &file);
     }
     let mut project = loader.project(repository, wanted.contains(&Layer::Project));
     agents::add_project_parts(paths, wanted, &mut project.parts);
     skills::add_project_parts(paths, wanted, &mut project.parts);
     instructions::add_project_parts(paths, wanted, &mut project.parts);
-    Ok((loader, project))
+    (loader, project)
 }
 
 /// The layers that `--setting-sources` asks for.
@@ -296,6 +321,7 @@ struct Loader<'a> {
     sources: Sources,
     warnings: Vec<Warning>,
     servers: Vec<(String, settings::Declared)>,
+    invalid: Vec<ConfigError>,
     broken: Vec<ConfigError>,
     tree: Node,
     paths: &'a Paths,
@@ -308,27 +334,42 @@ struct Project {
 }
 
 impl Loader<'_> {
-    fn defaults(&mut self) -> Result<(), ConfigError> {
+    fn defaults(&mut self) {
         let source = self.sources.add(Layer::Default, Family::Ours, Place::Builtin);
-        self.tree = self.document(schema::DEFAULTS, source)?;
-        Ok(())
+        let read = self.document(schema::DEFAULTS, source);
+        self.tree = self.usable(read).unwrap_or_else(layer::empty);
+    }
+
+    /// What can be used of a document that the user or the administrator wrote; what is wrong with it is listed.
+    fn usable(&mut self, read: Result<Checked, ConfigError>) -> Option<Node> {
+        match read {
+            Ok(Checked { root, problems }) => {
+                self.invalid.extend(problems);
+                Some(root)
+            }
+            Err(error) => {
+                self.invalid.push(error);
+                None
+            }
+        }
     }
 
     /// A file that the user or the administrator wrote: it takes effect as it is.
-    fn own_file(&mut self, layer: Layer, family: Family, file: &Utf8Path) -> Result<(), ConfigError> {
-        if let Some(document) = self.file(layer, family, file)? {
-            self.own_document(document)?;
+    fn own_file(&mut self, layer: Layer, family: Family, file: &Utf8Path) {
+        if let Some(read) = self.file(layer, family, file).transpose()
+            && let Some(document) = self.usable(read)
+        {
+            self.own_document(document);
         }
-        Ok(())
     }
 
     /// What its `env` says about our own settings comes just below what it says itself.
-    fn own_document(&mut self, document: Node) -> Result<(), ConfigError> {
-        let variables = variables::from_document(&document, &mut self.warnings)?;
+    fn own_document(&mut self, document: Node) {
+        let variables =
+            variables::from_document(&document, &self.sources, &mut self.warnings, &mut self.invalid);
         self.servers.extend(mcp::declared_in(&document, |node| self.sources.origin(node)));
         layer::merge(&mut self.tree, variables);
         layer::merge(&mut self.tree, document);
-        Ok(())
     }
 
     fn project(&mut self, files: Vec<(Layer, Family, Utf8PathBuf)>, with_servers: bool) -> Project {
@@ -340,11 +381,13 @@ impl Loader<'_> {
         }
         for (layer, family, file) in files {
             let document = match self.file(layer, family, &file) {
-                Ok(Some(document)) => document,
+                Ok(Some(Checked { root, problems })) if problems.is_empty() => root,
+                Ok(Some(Checked { problems, .. })) => {
+                    self.broken.extend(problems);
+                    continue;
+                }
                 Ok(None) => continue,
                 Err(error) => {
-                    let text = format!("these settings are not in effect: {error}");
-                    self.warnings.push(Warning { kind: WarningKind::File, origin: None, text });
                     self.broken.push(error);
                     continue;
                 }
@@ -392,7 +435,8 @@ impl Loader<'_> {
             if let Kind::Object(members) = &mut parsed.root.kind {
                 members.retain(|member| member.key == "mcpServers");
             }
-            check::document(parsed, &self.sources, &mut self.warnings).map(Some)
+            let Checked { root, problems } = check::document(parsed, &self.sources, &mut self.warnings);
+            ConfigError::of(problems).map_or(Ok(Some(root)), Err)
         });
         match read {
             Ok(document) => document.map(|document| (".mcp.json", document)),
@@ -417,40 +461,48 @@ impl Loader<'_> {
         recorded.check(&self.paths.root, parts)
     }
 
-    fn flags(&mut self, flags: &FlagSettings) -> Result<(), ConfigError> {
-        match flags.settings.as_deref().map(str::trim) {
-            None | Some("") => {}
+    fn flags(&mut self, flags: &FlagSettings) {
+        let read = match flags.settings.as_deref().map(str::trim) {
+            None | Some("") => None,
             Some(json) if json.starts_with('{') => {
                 let source = self.sources.add(Layer::Flag, Family::Ours, Place::Flag("--settings"));
-                let document = self.document(json, source)?;
-                self.own_document(document)?;
+                Some(self.document(json, source))
             }
             Some(path) => {
                 let file = self.paths.expand(path, &self.paths.cwd);
-                let document = self.file(Layer::Flag, Family::Ours, &file)?;
-                self.own_document(document.ok_or(ConfigError::NoSuchSettings { file })?)?;
+                let document = self.file(Layer::Flag, Family::Ours, &file);
+                Some(document.and_then(|found| found.ok_or(ConfigError::NoSuchSettings { file })))
             }
+        };
+        if let Some(document) = read.and_then(|read| self.usable(read)) {
+            self.own_document(document);
         }
         for (flag, document) in flag_documents(flags) {
             let source = self.sources.add(Layer::Flag, Family::Ours, Place::Flag(flag));
             let root = with_source(document, source);
             let document = jsonc::Document { root, repeated: Vec::new() };
-            let checked = check::document(document, &self.sources, &mut self.warnings)?;
-            layer::merge(&mut self.tree, checked);
+            let checked = check::document(document, &self.sources, &mut self.warnings);
+            if let Some(checked) = self.usable(Ok(checked)) {
+                layer::merge(&mut self.tree, checked);
+            }
         }
-        Ok(())
     }
 
     /// A checked settings file, or none if there is no such file.
-    fn file(&mut self, layer: Layer, family: Family, file: &Utf8Path) -> Result<Option<Node>, ConfigError> {
+    fn file(
+        &mut self,
+        layer: Layer,
+        family: Family,
+        file: &Utf8Path,
+    ) -> Result<Option<Checked>, ConfigError> {
         let Some(text) = self.text(layer, file)? else { return Ok(None) };
         let source = self.sources.add(layer, family, Place::File(file.to_owned()));
         self.document(&text, source).map(Some)
     }
 
-    fn document(&mut self, text: &str, source: u16) -> Result<Node, ConfigError> {
+    fn document(&mut self, text: &str, source: u16) -> Result<Checked, ConfigError> {
         let parsed = self.parse(text, source)?;
-        check::document(parsed, &self.sources, &mut self.warnings)
+        Ok(check::document(parsed, &self.sources, &mut self.warnings))
     }
 
     fn parse(&self, text: &str, source: u16) -> Result<jsonc::Document, ConfigError> {

@@ -113,14 +113,14 @@ impl McpState {
     pub fn describe(&self, name: &str) -> String {
         match self {
             Self::Ready => "ready".to_owned(),
-            Self::Untrusted => "waits for the folder's trust: run `decurion trust`".to_owned(),
+            Self::Untrusted => "blocked until this folder is trusted: run `decurion trust`".to_owned(),
             Self::Unapproved { changed: false } => {
-                format!("waits for approval: run `decurion mcp approve {name}`")
+                format!("needs approval: run `decurion mcp approve {name}`")
             }
             Self::Unapproved { changed: true } => {
                 format!("changed since it was approved: run `decurion mcp approve {name}`")
             }
-            Self::Disabled(by) => format!("off: {by}"),
+            Self::Disabled(by) => format!("disabled: {by}"),
             Self::Unusable(why) => format!("cannot be used: {why}"),
         }
     }

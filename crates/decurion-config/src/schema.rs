@@ -77,25 +77,43 @@ impl Shape {
     pub(crate) fn expected(&self) -> String {
         match self {
             Self::Bool => "true or false".to_owned(),
-            Self::Text | Self::Secret => "a text that is not empty".to_owned(),
+            Self::Text | Self::Secret => "a non-empty string".to_owned(),
             Self::Url => "an http or https address without user, query or fragment".to_owned(),
             Self::Word(words) | Self::Look(words) => format!("one of {}", words.join(", ")),
-            Self::Mode => "one of default, acceptEdits, plan, bypassPermissions, dontAsk, bubble".to_owned(),
+            Self::Mode => format!("one of {}", MODES.join(", ")),
             Self::Integer(least, most) => format!("a whole number from {least} to {most}"),
             Self::Number(least, most) => format!("a number from {least} to {most}"),
-            Self::Texts | Self::AddedTexts => "a list of texts".to_owned(),
-            Self::TextOrTexts => "a text or a list of texts".to_owned(),
-            Self::Rules => "a list of rules".to_owned(),
+            Self::Texts | Self::AddedTexts => "an array of strings".to_owned(),
+            Self::TextOrTexts => "a string or an array of strings".to_owned(),
+            Self::Rules => "an array of rules".to_owned(),
             Self::Matchers | Self::MatchersEach => {
-                "a list of names, or of {serverName}, {serverCommand} or {serverUrl}".to_owned()
+                "an array of names, or of {serverName}, {serverCommand} or {serverUrl}".to_owned()
             }
-            Self::Variables => "an object of variable names and texts".to_owned(),
-            Self::Headers => "an object of header names and texts".to_owned(),
+            Self::Variables => "an object of variable names and strings".to_owned(),
+            Self::Headers => "an object of header names and strings".to_owned(),
             Self::Aliases => "an object of names and models".to_owned(),
             Self::Object(_) | Self::Each(_) | Self::Opaque | Self::Gathered => "an object".to_owned(),
         }
     }
+
+    /// The value that a text may mean which is none of this shape, as it is written.
+    pub(crate) fn meant(&self, text: &str) -> Option<String> {
+        let near = |words: &[&'static str]| {
+            let near = decurion_protocol::nearest(text, words.iter().copied()).into_iter().next()?;
+            Some(format!("{near:?}"))
+        };
+        match self {
+            Self::Word(words) | Self::Look(words) => near(words),
+            Self::Mode => near(&MODES),
+            Self::Bool => ["true", "false"].contains(&text).then(|| text.to_owned()),
+            Self::Integer(..) | Self::Number(..) => text.parse::<f64>().is_ok().then(|| text.to_owned()),
+            _ => None,
+        }
+    }
 }
+
+/// The permission modes.
+const MODES: [&str; 6] = ["default", "acceptEdits", "plan", "bypassPermissions", "dontAsk", "bubble"];
 
 /// The themes: by the terminal's background, on a dark or a light one (with the ecosystem's variants), or no colours.
 const THEMES: &[&str] = &[

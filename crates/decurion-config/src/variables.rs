@@ -103,7 +103,8 @@ pub(crate) fn from_environment(
     ignored: &[&str],
     sources: &mut Sources,
     warnings: &mut Vec<Warning>,
-) -> Result<Node, ConfigError> {
+    problems: &mut Vec<ConfigError>,
+) -> Node {
     let mut root = empty();
     for &(name, key, take) in VARIABLES {
         let Some(value) = environment.get_os(name) else { continue };
@@ -111,20 +112,29 @@ pub(crate) fn from_environment(
             continue;
         }
         let read = value.to_str().ok_or_else(|| "UTF-8".to_owned()).and_then(|text| read(text, take, key));
-        if let Some(kind) = usable(name, take, read, warnings)? {
-            let source = sources.add(Layer::Environment, Family::Ours, Place::Variable(name));
-            check::put(&mut root, key, placed(kind, Position::default(), source));
+        match usable(name, take, read, warnings) {
+            Ok(None) => {}
+            Ok(Some(kind)) => {
+                let source = sources.add(Layer::Environment, Family::Ours, Place::Variable(name));
+                check::put(&mut root, key, placed(kind, Position::default(), source));
+            }
+            Err(expected) => problems.push(ConfigError::Variable { name: name.to_owned(), expected }),
         }
     }
     warn_unknown(environment, warnings);
-    Ok(root)
+    root
 }
 
 /// The same for the `env` of a settings document that is not a repository's: people keep their provider's
 /// address and key there. The values come from where they stand in the document.
-pub(crate) fn from_document(document: &Node, warnings: &mut Vec<Warning>) -> Result<Node, ConfigError> {
+pub(crate) fn from_document(
+    document: &Node,
+    sources: &Sources,
+    warnings: &mut Vec<Warning>,
+    problems: &mut Vec<ConfigError>,
+) -> Node {
     let mut root = empty();
-    let Some(env) = document.get("env") else { return Ok(root) };
+    let Some(env) = document.get("env") else { return root };
     for &(name, key, take) in VARIABLES {
         let Some(node) = env.get(name).filter(|_| root.at_path(key).is_none()) else { continue };
         let text = match &node.kind {
@@ -135,26 +145,32 @@ pub(crate) fn from_document(document: &Node, warnings: &mut Vec<Warning>) -> Res
         if text.trim().is_empty() {
             continue;
         }
-        if let Some(kind) = usable(name, take, read(text, take, key), warnings)? {
-            check::put(&mut root, key, placed(kind, node.at, node.source));
+        match usable(name, take, read(text, take, key), warnings) {
+            Ok(None) => {}
+            Ok(Some(kind)) => check::put(&mut root, key, placed(kind, node.at, node.source)),
+            Err(expected) => problems.push(ConfigError::Value {
+                origin: sources.origin(node),
+                key: format!("env.{name}"),
+                expected,
+                found: "another string".to_owned(),
+                near: None,
+            }),
         }
     }
-    Ok(root)
+    root
 }
 
-/// The value, or none with a warning, or an error where going on without it would be wrong.
+/// The value, or none with a warning; what was expected is an error where going on without it would be wrong.
 fn usable(
     name: &str,
     take: Take,
     read: Result<Kind, String>,
     warnings: &mut Vec<Warning>,
-) -> Result<Option<Kind>, ConfigError> {
+) -> Result<Option<Kind>, String> {
     match read {
         Ok(kind) => Ok(Some(kind)),
         // Ignoring an address or a key would mean talking to someone else.
-        Err(expected) if matches!(take, Take::Url | Take::Secret | Take::Headers) => {
-            Err(ConfigError::Variable { name: name.to_owned(), expected })
-        }
+        Err(expected) if matches!(take, Take::Url | Take::Secret | Take::Headers) => Err(expected),
         Err(expected) => {
             let text = format!("environment variable {name} is ignored: expected {expected}");
             warnings.push(Warning { kind: WarningKind::Variable, origin: None, text });

@@ -146,9 +146,9 @@ fn what_is_never_taken_is_named_where_it_stands() {
     assert_eq!(
         stage.warnings(&loaded),
         [
-            "project/.claude/settings.json:2:2: never taken from a project's files: env.DECURION_HOME",
-            "project/.decurion/settings.json:1:2: never taken from a project's files: providers",
-            "project/.decurion/settings.json:2:2: never taken from a project's files: durability",
+            "project/.claude/settings.json:2:2: env.DECURION_HOME is ignored in project settings; set it in ~/.decurion/settings.json",
+            "project/.decurion/settings.json:1:2: providers is ignored in project settings; set it in ~/.decurion/settings.json",
+            "project/.decurion/settings.json:2:2: durability is ignored in project settings; set it in ~/.decurion/settings.json",
         ]
     );
     assert_eq!(stage.load_trusted().settings.env.len(), 1);

@@ -121,7 +121,7 @@ fn every_form_of_a_declaration() {
         list (project) = list stdio uvx x --y: ready
         no variable (project): cannot be used: `env`: the environment has no NOT_SET; set it, or write ${NOT_SET:-default}
         nothing (project): cannot be used: it has neither `command` nor `url`
-        off (project) = off stdio x: off: its declaration says so
+        off (project) = off stdio x: disabled: its declaration says so
         old (project) = old sse http://localhost:8080/sse: ready
         other word (project) = other_word_2 http https://a.example/: ready
         other_word (project) = other_word stdio x: ready
@@ -166,7 +166,7 @@ fn files_without_the_wrapper_are_read_and_broken_ones_reported() {
             r#"{"mcpServers": [1]}"#,
             expect![[r"
 
-                ? mcpServers is ignored: project/.mcp.json:1:16: mcpServers: expected an object, found a list"]],
+                ? mcpServers is ignored: project/.mcp.json:1:16: mcpServers: expected an object, found an array"]],
         ),
         (
             r#"{"mcpServers": {"x": "y"}}"#,
@@ -219,13 +219,13 @@ fn a_projects_server_needs_trust_and_then_approval_of_what_is_declared() {
     trust(&stage);
     seen.push(state(&stage));
     expect![[r"
-        waits for the folder's trust: run `decurion trust`
-        waits for approval: run `decurion mcp approve x`
+        blocked until this folder is trusted: run `decurion trust`
+        needs approval: run `decurion mcp approve x`
         ready
-        waits for the folder's trust: run `decurion trust`
+        blocked until this folder is trusted: run `decurion trust`
         changed since it was approved: run `decurion mcp approve x`
         ready
-        waits for approval: run `decurion mcp approve x`"]]
+        needs approval: run `decurion mcp approve x`"]]
     .assert_eq(&seen.join("\n"));
 }
 
@@ -274,7 +274,7 @@ fn settings_switch_servers_on_and_off() {
         assert_eq!(states.join(" "), expected, "{settings} {managed}");
     }
     let error = stage(r#"{"deniedMcpServers": [{"serverNam": "a"}]}"#, "{}").error();
-    assert!(error.contains("deniedMcpServers: expected a list of names"), "{error}");
+    assert!(error.contains("deniedMcpServers: expected an array of names"), "{error}");
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn a_definition_names_servers_or_declares_its_own() {
             json!(["git", "off", "gone"]),
             expect![[r#"
             git = git g
-            ! agents/a.md: MCP server "off": off: its declaration says so
+            ! agents/a.md: MCP server "off": disabled: its declaration says so
             ! agents/a.md: MCP server "gone": there is no such server; declared are: git, off"#]],
         ),
         (
@@ -443,21 +443,21 @@ fn a_repository_takes_no_name_away_from_the_users_servers() {
         &stage,
         &PLAIN,
         &expect![[r"
-        _github (project) = github stdio evil: waits for the folder's trust: run `decurion trust`
-        _own (project) = own stdio evil: off: its declaration says so
+        _github (project) = github stdio evil: blocked until this folder is trusted: run `decurion trust`
+        _own (project) = own stdio evil: disabled: its declaration says so
         github (user) = github stdio g: ready
-        idle (user) = idle stdio i: off: its declaration says so
+        idle (user) = idle stdio i: disabled: its declaration says so
         my db (user) = my_db stdio d: ready
-        my_db (project) = my_db stdio evil: waits for the folder's trust: run `decurion trust`"]],
+        my_db (project) = my_db stdio evil: blocked until this folder is trusted: run `decurion trust`"]],
     );
     check(
         &stage,
         &Asked { trust: TrustMode::Granted, ..PLAIN },
         &expect![[r"
         _github (project) = github_2 stdio evil: ready
-        _own (project) = own stdio evil: off: its declaration says so
+        _own (project) = own stdio evil: disabled: its declaration says so
         github (user) = github stdio g: ready
-        idle (user) = idle stdio i: off: its declaration says so
+        idle (user) = idle stdio i: disabled: its declaration says so
         my db (user) = my_db stdio d: ready
         my_db (project) = my_db_2 stdio evil: ready"]],
     );
@@ -593,8 +593,9 @@ fn what_a_projects_definition_declares_waits_for_trust_and_approval_of_exactly_t
     };
     let declared = json!([{"db": {"command": "x"}}]);
     let untrusted = decide(&stage, &stage.load(), &PLAIN);
-    let waits = "agents/a.md: MCP server \"db\": waits for";
-    assert_eq!(shown(&untrusted, &declared), format!("{waits} the folder's trust: run `decurion trust`"));
+    let server = "agents/a.md: MCP server \"db\":";
+    let blocked = format!("{server} blocked until this folder is trusted: run `decurion trust`");
+    assert_eq!(shown(&untrusted, &declared), blocked);
     let loaded = stage.load_trusted();
     let approve = |name: &str, hash: &str| {
         Trust::open(&loaded.paths).0.approve_server(&loaded.paths.root, name, hash).unwrap();
@@ -603,7 +604,10 @@ fn what_a_projects_definition_declares_waits_for_trust_and_approval_of_exactly_t
     // Another of this name is another.
     approve("db", &listed.get("db").unwrap().hash);
     let command = "run `decurion mcp approve agent:a:db`";
-    assert_eq!(shown(&decide(&stage, &loaded, &PLAIN), &declared), format!("{waits} approval: {command}"));
+    assert_eq!(
+        shown(&decide(&stage, &loaded, &PLAIN), &declared),
+        format!("{server} needs approval: {command}")
+    );
     listed.add_definitions(
         [agent(&declared, AgentSource::Project), agent(&declared, AgentSource::User)].iter(),
     );

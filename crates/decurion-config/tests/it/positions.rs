@@ -6,8 +6,8 @@ use crate::stage::Stage;
 fn a_wrong_value_is_named_with_file_line_column_and_key() {
     let file = "home/.decurion/settings.json";
     for (json, expected) in [
-        ("{\n  \"model\": 3\n}", "2:12: model: expected a text that is not empty, found a number"),
-        ("{\"model\": \" \"}", "1:11: model: expected a text that is not empty, found a text"),
+        ("{\n  \"model\": 3\n}", "2:12: model: expected a non-empty string, found 3"),
+        ("{\"model\": \" \"}", "1:11: model: expected a non-empty string, found \" \""),
         ("[]", "1:1: expected an object: `{` … `}`"),
         (
             "{\"durability\": \"forever\"}",
@@ -21,13 +21,16 @@ fn a_wrong_value_is_named_with_file_line_column_and_key() {
         (
             "{\"theme\": 3}",
             "1:11: theme: expected one of auto, dark, light, dark-ansi, light-ansi, dark-daltonized, \
-             light-daltonized, none, found a number",
+             light-daltonized, none, found 3",
         ),
-        ("{\"editorMode\": \"vi\"}", "1:16: editorMode: expected one of normal, vim, found \"vi\""),
-        ("{\"permissions\": []}", "1:17: permissions: expected an object, found a list"),
+        (
+            "{\"editorMode\": \"vi\"}",
+            "1:16: editorMode: expected one of normal, vim, found \"vi\" (did you mean \"vim\"?)",
+        ),
+        ("{\"permissions\": []}", "1:17: permissions: expected an object, found an array"),
         (
             "{\"permissions\": {\"allow\": \"Read\"}}",
-            "1:27: permissions.allow: expected a list of rules, found \"Read\"",
+            "1:27: permissions.allow: expected an array of rules, found \"Read\"",
         ),
         (
             "{\"permissions\": {\n  \"allow\": [\n    \"Read\",\n    \"Bash(x\"\n]}}",
@@ -35,7 +38,7 @@ fn a_wrong_value_is_named_with_file_line_column_and_key() {
         ),
         (
             "{\"permissions\": {\"deny\": [7]}}",
-            "1:27: permissions.deny[0]: expected a rule, as a text, found a number",
+            "1:27: permissions.deny[0]: expected a rule, as a string, found 7",
         ),
         (
             "{\"permissions\": {\"defaultMode\": \"auto\"}}",
@@ -46,20 +49,20 @@ fn a_wrong_value_is_named_with_file_line_column_and_key() {
             "{\"env\": {\"A B\": \"x\"}}",
             "1:17: env.A B: expected a variable's name (letters, digits and `_`), found another key",
         ),
-        ("{\"env\": {\"A\": []}}", "1:15: env.A: expected a text, found a list"),
-        ("{\"envPass\": [\"A\", 1]}", "1:19: envPass[1]: expected a text that is not empty, found a number"),
-        ("{\"hooks\": []}", "1:11: hooks: expected an object, found a list"),
+        ("{\"env\": {\"A\": []}}", "1:15: env.A: expected a string, found an array"),
+        ("{\"envPass\": [\"A\", 1]}", "1:19: envPass[1]: expected a non-empty string, found 1"),
+        ("{\"hooks\": []}", "1:11: hooks: expected an object, found an array"),
         (
             "{\"agents\": {\"max_depth\": 65}}",
-            "1:26: agents.maxDepth: expected a whole number from 0 to 64, found a number",
+            "1:26: agents.maxDepth: expected a whole number from 0 to 64, found 65",
         ),
         (
             "{\"agents\": {\"maxDepth\": 1.5}}",
-            "1:25: agents.maxDepth: expected a whole number from 0 to 64, found a number",
+            "1:25: agents.maxDepth: expected a whole number from 0 to 64, found 1.5",
         ),
         (
             "{\"compaction\": {\"threshold\": 80}}",
-            "1:30: compaction.threshold: expected a number from 0.1 to 0.99, found a number",
+            "1:30: compaction.threshold: expected a number from 0.1 to 0.99, found 80",
         ),
         ("{\"redactSecrets\": \"yes\"}", "1:19: redactSecrets: expected true or false, found \"yes\""),
         (
@@ -68,7 +71,7 @@ fn a_wrong_value_is_named_with_file_line_column_and_key() {
         ),
         (
             "{\"providers\": {\"x\": {\"baseUrl\": \"https://u:p@h/\"}}}",
-            "1:33: providers.x.baseUrl: expected an http or https address without user, query or fragment, found a text",
+            "1:33: providers.x.baseUrl: expected an http or https address without user, query or fragment, found a string",
         ),
         (
             "{\"providers\": {\"x\": {\"headers\": {\"X-Y\": \"a\\nb\"}}}}",
@@ -76,13 +79,70 @@ fn a_wrong_value_is_named_with_file_line_column_and_key() {
         ),
         (
             "{\"models\": {\"catalogue\": {\"m\": {\"window\": -1}}}}",
-            "1:43: models.catalogue.m.window: expected a whole number from 1000 to 1000000000, found a number",
+            "1:43: models.catalogue.m.window: expected a whole number from 1000 to 1000000000, found -1",
         ),
         ("{\"a\": 1,,}", "1:9: expected a key in double quotes or `}`"),
         ("{\n\t\"é\": \"x\" \"y\"}", "2:11: expected `,` or `}`"),
     ] {
         let stage = Stage::new().file(file, json);
         assert_eq!(stage.error(), format!("{file}:{expected}"), "{json}");
+    }
+}
+
+#[test]
+fn every_problem_of_every_file_is_listed_at_once() {
+    let text = "{\n  \"permissions\": {\"deny\": [\"Bash(\", 7], \"denny\": []},\n  \"theme\": \"drak\",\n  \
+                \"agents\": {\"maxDepth\": 99, \"maxTotal\": \"5\"},\n  \"model\": \"mine\"\n}";
+    let stage = Stage::new()
+        .file("home/.decurion/settings.json", text)
+        .file("project/.decurion/settings.json", "{\"permissions\": 1}")
+        .file("project/.decurion/settings.local.json", "{")
+        .variable("ANTHROPIC_BASE_URL", "nowhere");
+    let home = "home/.decurion/settings.json";
+    assert_eq!(
+        stage.error(),
+        [
+            format!("{home}:2:28: permissions.deny[0]: a rule's `(` is not closed: \"Bash(\""),
+            format!("{home}:2:37: permissions.deny[1]: expected a rule, as a string, found 7"),
+            format!("{home}:2:41: unknown key: permissions.denny (did you mean deny?)"),
+            format!(
+                "{home}:3:12: theme: expected one of auto, dark, light, dark-ansi, light-ansi, dark-daltonized, \
+                 light-daltonized, none, found \"drak\" (did you mean \"dark\"?)"
+            ),
+            format!("{home}:4:26: agents.maxDepth: expected a whole number from 0 to 64, found 99"),
+            format!(
+                "{home}:4:42: agents.maxTotal: expected a whole number from 0 to 1000000, found \"5\" (did you mean 5?)"
+            ),
+            "environment variable ANTHROPIC_BASE_URL: expected an http or https address without user, query or fragment"
+                .to_owned(),
+            "project/.decurion/settings.json:1:17: permissions: expected an object, found 1".to_owned(),
+            "project/.decurion/settings.local.json:1:2: expected a key in double quotes or `}`".to_owned(),
+        ]
+        .join("\n")
+    );
+    // What can be used is in effect where a command only tells what is wrong.
+    let loaded = decurion_config::examine(&stage.request()).unwrap();
+    assert_eq!((loaded.invalid.len(), loaded.broken.len()), (7, 2));
+    assert_eq!(loaded.settings.model.as_deref(), Some("mine"));
+}
+
+/// What could be a key, or hold one, is not repeated.
+#[test]
+fn a_value_is_shown_unless_it_could_be_a_secret() {
+    let file = "home/.decurion/settings.json";
+    for (json, found) in [
+        ("{\"theme\": \"very dark, please\"}", "\"very dark, please\""),
+        ("{\"theme\": \"~/.config/x.json\"}", "\"~/.config/x.json\""),
+        ("{\"theme\": \"tok-abcdefghij1234567890\"}", "a string"),
+        ("{\"theme\": \"aBcDeFgHiJkLmNoPqRsTuV\"}", "a string"),
+        ("{\"theme\": \"4f9a77b1c2d3\"}", "a string"),
+        ("{\"theme\": \"https://me:pw@host\"}", "a string"),
+        ("{\"providers\": {\"x\": {\"apiKey\": 12345}}}", "a number"),
+        ("{\"providers\": {\"x\": {\"headers\": {\"A\": 12345}}}}", "a number"),
+        ("{\"env\": {\"MY_TOKEN\": [1]}}", "an array"),
+    ] {
+        let error = Stage::new().file(file, json).error();
+        assert!(error.ends_with(&format!("found {found}")), "{json}: {error}");
     }
 }
 
@@ -107,7 +167,7 @@ fn the_same_mistake_is_found_in_every_file() {
         let stage = Stage::new().file(file, "{\"permissions\":\n{\"deny\": {}}}");
         assert_eq!(
             stage.error(),
-            format!("{file}:2:10: permissions.deny: expected a list of rules, found an object")
+            format!("{file}:2:10: permissions.deny: expected an array of rules, found an object")
         );
         let stage = Stage::new().file(file, "{\"permissions\":\n{\"deny\": [\"Bash(\"]}}");
         assert_eq!(
