@@ -1,6 +1,6 @@
 //! What was recorded. Takes the state folder, gives lists of sessions, their files, their events, and copies
-//! under a new id; keeps plans beside them. Reads only, but for [`Archive::fork`], [`Archive::put_plan`] and
-//! [`Archive::discard_empty`].
+//! under a new id; keeps plans beside them. Reads only, but for [`Archive::fork`], [`Archive::put_plan`],
+//! [`Archive::discard_empty`] and [`Archive::remove`].
 
 use std::io::{self, Write};
 
@@ -14,7 +14,7 @@ use crate::layout::{PLANS, PROJECTS, SUBAGENTS, agent_of, slug};
 use crate::read::{project_folder, replay};
 use crate::{
     Journal, Layout, OpenError, ReplayOptions, ReplayReport, Scope, SessionPaths, SessionWriter, WriteError,
-    empty, listing,
+    empty, listing, remove,
 };
 
 /// How many events a copy writes at once.
@@ -122,6 +122,14 @@ impl Archive {
         match self.find(session, &[]) {
             Some(Found::Ours(paths)) => empty::discard(&paths),
             _ => Ok(false),
+        }
+    }
+
+    /// Removes everything that a session recorded. One that another process has open stays.
+    pub fn remove(&self, session: SessionId) -> Result<(), OpenError> {
+        match self.find(session, &[]) {
+            Some(Found::Ours(paths)) => remove::session(&paths),
+            _ => Err(OpenError::Missing(session)),
         }
     }
 

@@ -43,7 +43,7 @@ pub enum OpenError {
     #[error("no session with this id: {0}")]
     Missing(SessionId),
     /// Read it, fork it, or ask the holder.
-    #[error("session {session} is held by {holder}")]
+    #[error("session {session} is already open in {holder}")]
     Held {
         /// Which.
         session: SessionId,
@@ -106,7 +106,7 @@ pub enum WriteError {
         source: io::Error,
     },
     /// Too much waits already. What of this batch was not taken may be passed again; nothing new may start.
-    #[error("too much waits for the disk, at most {HELD_LIMIT} bytes: {held}")]
+    #[error("write queue full: {held} of at most {HELD_LIMIT} bytes")]
     TooMuchHeld {
         /// How many bytes wait.
         held: usize,

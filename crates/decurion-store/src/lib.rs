@@ -29,6 +29,7 @@ pub mod memory;
 mod mend;
 pub mod output;
 pub mod read;
+mod remove;
 mod tail;
 mod watched;
 
