@@ -376,7 +376,18 @@ async fn permit(
             ask(bench, ready, name, decision, seen, Why { asked_by, blocked, once, shows }).await
         }
         Verdict::Ask => {
-            let reason = format!("{}; nobody can be asked in this session", decision.reason);
+            let offered = match decision.profile {
+                Some(Profile::Outside) => Vec::new(),
+                _ if by_hook || once => Vec::new(),
+                _ => would_do(bench, ready, name, &seen),
+            };
+            let rules: Vec<String> = offered.iter().map(ToString::to_string).collect();
+            let would = match rules.as_slice() {
+                [] => String::new(),
+                [rule] => format!(" (the rule {rule} would allow it)"),
+                several => format!(" (the rules {} would allow it)", several.join(", ")),
+            };
+            let reason = format!("{}; nobody can be asked in this session{would}", decision.reason);
             let decision = Decision { verdict: Verdict::Deny, reason, ..decision };
             Ok(Permit::Refused { decision, by: DecidedBy::Nobody, unanswerable: true, interrupt: false })
         }

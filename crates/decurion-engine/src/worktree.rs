@@ -170,11 +170,19 @@ pub enum Released {
     Kept(Left),
 }
 
+/// Why it is not known whether there is a repository; nothing where git says that there is none.
+fn besides(error: &GitError) -> String {
+    match error {
+        GitError::Refused { .. } => String::new(),
+        other => format!(" ({other})"),
+    }
+}
+
 /// Why there is no worktree. The words are for the model and for people.
 #[derive(Debug, thiserror::Error)]
 pub enum WorktreeError {
     /// Work without one, or in a repository.
-    #[error("a worktree needs a git repository, and this is none: {path} ({source})")]
+    #[error("not a git repository: {path}{}", besides(source))]
     NoRepository {
         /// Where one was looked for.
         path: Utf8PathBuf,

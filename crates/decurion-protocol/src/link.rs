@@ -169,7 +169,7 @@ pub enum PlaceError {
     #[error("a session with this id exists already: {0}")]
     SessionExists(SessionId),
     /// Another process writes it.
-    #[error("session {session} is held by {holder}")]
+    #[error("session {session} is already open in {holder}")]
     Held {
         /// Which.
         session: SessionId,

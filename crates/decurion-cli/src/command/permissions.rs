@@ -1,6 +1,6 @@
 //! `permissions check` and `permissions explain`. Takes rows, one JSON object a line, each a call with the
-//! rules and the mode it is made under; gives the decision about each, for programs or for people. `explain` also takes
-//! a command line, and explains it like `sandbox explain`.
+//! rules and the mode it is made under, else those of this folder; gives the decision about each, for programs or for
+//! people. `explain` also takes a command line, and explains it like `sandbox explain`.
 //!
 //! A row that cannot be read gets an error in its place, and the others are still answered.
 
@@ -9,16 +9,16 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_config::Paths;
-use decurion_engine::permission::rows::{Answered, answer};
-use decurion_engine::permission::{Walls, explain};
+use decurion_config::LoadRequest;
+use decurion_engine::permission::rows::{self, Answered, answer};
+use decurion_engine::permission::{Policy, Walls, explain};
 use decurion_engine::trail::Trails;
 use decurion_protocol::{Access, Profile, Verdict};
 use decurion_tools::bash;
 use serde_json::json;
 
 use crate::args::PermissionsCommand;
-use crate::report::Failure;
+use crate::report::{Failure, note};
 use crate::{screen, wire};
 
 /// What is written for each row.
@@ -38,6 +38,8 @@ pub struct Ground<'a> {
     pub home: Option<&'a Utf8Path>,
     /// What the kernel enforces.
     pub walls: Walls,
+    /// The policy of a session in this folder, and the folder that is trusted.
+    pub here: Option<(&'a Policy, Option<&'a Utf8Path>)>,
 }
 
 /// Answers the rows of a file or of standard input; the exit code is 2 if a row could not be read.
@@ -50,26 +52,33 @@ pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
         PermissionsCommand::Explain { call, .. } => (call.map(Utf8PathBuf::from), Style::Prose),
     };
     let (cwd, environment) = wire::surroundings()?;
-    let home = Paths::discover(&cwd, &environment)?.home;
-    let home = home.as_deref();
+    // As a session would: where it does not start, there is nothing to test.
+    let loaded = decurion_config::load(&LoadRequest::new(cwd, environment.clone()))?;
+    for warning in super::doctor::warnings(&loaded) {
+        note(warning);
+    }
+    let maker = wire::sandbox(&loaded, &environment);
+    let policy = super::sandbox::policy(&loaded, maker.as_deref());
+    let trusted = Some(loaded.paths.root.as_path()).filter(|_| loaded.trust.is_trusted());
+    let home = loaded.paths.home.as_deref();
     let walls = match decurion_exec::sandbox::probe() {
         Ok(form) if form.keeps_readers_from_changes() => Walls::Standing,
         Ok(_) | Err(_) => Walls::Absent,
     };
-    let around = Ground { trails: &Trails::on_disk, home, walls };
+    let around = Ground { trails: &Trails::on_disk, home, walls, here: Some((&policy, trusted)) };
     let output = BufWriter::new(screen::stdout());
     let result = match file {
         None => check(io::stdin().lock(), output, style, &around),
         Some(path) => {
-            let file = File::open(&path)
-                .map_err(|error| Failure::usage(format!("the rows cannot be read: {path}: {error}")))?;
+            let file =
+                File::open(&path).map_err(|error| Failure::usage(format!("cannot read {path}: {error}")))?;
             check(BufReader::new(file), output, style, &around)
         }
     };
     match result {
         // Whoever reads may stop reading.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
-        result => result.map_err(|error| Failure::failed(format!("the rows cannot be answered: {error}"))),
+        result => result.map_err(|error| Failure::failed(format!("cannot read or answer the rows: {error}"))),
     }
 }
 
@@ -87,7 +96,9 @@ pub fn check(
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        match answer(&line, &(ground.trails)(), ground.home, ground.walls) {
+        let trails = (ground.trails)();
+        let by = rows::Ground { trails: &trails, home: ground.home, walls: ground.walls, here: ground.here };
+        match answer(&line, &by) {
             Ok(answered) => match style {
                 Style::Json => writeln!(output, "{}", serde_json::to_string(&answered.decision)?)?,
                 Style::Prose => prose(&mut output, number, &answered)?,
@@ -149,7 +160,7 @@ mod tests {
 
     fn checked(rows: &str, style: Style) -> (String, u8) {
         let mut output = Vec::new();
-        let ground = Ground { trails: &Trails::default, home: None, walls: Walls::Absent };
+        let ground = Ground { trails: &Trails::default, home: None, walls: Walls::Absent, here: None };
         let code = check(rows.as_bytes(), &mut output, style, &ground).unwrap();
         (String::from_utf8(output).unwrap(), code)
     }

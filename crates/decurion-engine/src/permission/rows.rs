@@ -1,8 +1,8 @@
 //! Calls as rows of text, to try rules on. Takes one JSON object: a call with the rules and the mode it is made
 //! under; gives the decision about it with all that led to it.
 //!
-//! A row without `cwd` is decided as if it ran in [`NEUTRAL_DIRECTORY`]; what is outside of that is outside the
-//! workspace.
+//! A row that says neither `rules` nor `cwd` is about the policy of the caller. Any other stands for itself; one without
+//! `cwd` is then decided as if it ran in [`NEUTRAL_DIRECTORY`], and what is outside of that is outside the workspace.
 
 use std::sync::Arc;
 
@@ -107,58 +107,90 @@ pub struct Answered {
     pub decision: Decision,
 }
 
-/// Decides about one row, on a disk that is looked at or on none. `home` is what `~` stands for where the row neither says
-/// so nor names a directory in somebody's home; `walls` is what the kernel enforces where the row does not say.
-pub fn answer(
-    line: &[u8],
-    trails: &Trails,
-    home: Option<&Utf8Path>,
-    walls: Walls,
-) -> Result<Answered, RowError> {
+/// What rows are decided by where they do not say.
+pub struct Ground<'a> {
+    /// Where paths lead: a disk that is looked at, or none.
+    pub trails: &'a Trails,
+    /// What `~` stands for where the row neither says so nor names a directory in somebody's home.
+    pub home: Option<&'a Utf8Path>,
+    /// What the kernel enforces.
+    pub walls: Walls,
+    /// The policy of rows that do not stand for themselves, and the folder that is trusted there.
+    pub here: Option<(&'a Policy, Option<&'a Utf8Path>)>,
+}
+
+/// Decides about one row.
+pub fn answer(line: &[u8], ground: &Ground<'_>) -> Result<Answered, RowError> {
     if line.len() > LONGEST_ROW {
         return Err(RowError::TooLong);
     }
     let row: Row = serde_json::from_slice(line)?;
+    let here = ground.here.filter(|_| row.rules.is_none() && row.cwd.is_none());
+    let mut policy = match here {
+        Some((policy, _)) => policy_here(&row, policy, ground.trails)?,
+        None => policy_of(&row, ground)?,
+    };
+    let mode_because = row.agent.map(|agent| for_agent(&mut policy, agent)).transpose()?;
+    let mut intent = intent_for(&row.tool, &row.input, &policy.around);
+    add_real_paths(&mut intent, &policy.around.trails);
+    let (cwd, looks) = (&policy.around.cwd, policy.around.trails.looks());
+    let trusted = here.and_then(|(_, trusted)| trusted);
+    let standing = Standing { cwd, trusted, looks, index_bytes: MOST_INDEX_BYTES };
+    add_repositories(&mut intent, standing);
+    let decision = decide(&policy, &row.tool, &row.input, &intent);
+    Ok(Answered { tool: row.tool, policy, mode_because, input: row.input, intent, decision })
+}
+
+/// The policy of the caller, with what a row says besides.
+fn policy_here(row: &Row, policy: &Policy, trails: &Trails) -> Result<Policy, RowError> {
+    let mut policy = policy.clone();
+    policy.around.trails = trails.clone();
+    if let Some(mode) = &row.mode {
+        policy.mode = mode.parse()?;
+    }
+    policy.around.home = row.home.as_ref().map(Utf8PathBuf::from).or(policy.around.home);
+    let cwd = policy.around.cwd.clone();
+    let further = row.directories.iter().flatten().map(|directory| normal(&cwd.join(directory)));
+    policy.around.directories.extend(further);
+    policy.walls = walls_of(row, policy.walls);
+    Ok(policy)
+}
+
+/// What a row says the kernel enforces.
+fn walls_of(row: &Row, usual: Walls) -> Walls {
+    match row.sandbox {
+        None => usual,
+        Some(true) => Walls::Standing,
+        Some(false) => Walls::Absent,
+    }
+}
+
+/// The policy of a row that stands for itself.
+fn policy_of(row: &Row, ground: &Ground<'_>) -> Result<Policy, RowError> {
     let cwd = row.cwd.as_deref().unwrap_or(NEUTRAL_DIRECTORY);
     if !cwd.starts_with('/') {
         return Err(RowError::Directory(cwd.to_owned()));
     }
     let cwd = normal(Utf8Path::new(cwd));
     let named = row.cwd.is_some().then(|| home_above(&cwd)).flatten();
-    let home = row.home.map(Utf8PathBuf::from).or(named).or_else(|| home.map(Utf8Path::to_owned));
-    let home = home.unwrap_or_else(|| NEUTRAL_HOME.into());
-    let mut directories = Vec::new();
-    for directory in row.directories.unwrap_or_default() {
-        directories.push(normal(&cwd.join(directory)));
-    }
-    let trails = trails.clone();
+    let home = row.home.as_ref().map(Utf8PathBuf::from).or(named);
+    let home = home.or_else(|| ground.home.map(Utf8Path::to_owned)).unwrap_or_else(|| NEUTRAL_HOME.into());
+    let directories =
+        row.directories.iter().flatten().map(|directory| normal(&cwd.join(directory))).collect();
+    let trails = ground.trails.clone();
     let around =
         Around { root: cwd.clone(), cwd, directories, home: Some(home), trails, ..Around::default() };
     let parent = row.mode.as_deref().map_or(Ok(Mode::Default), str::parse)?;
-    let mut policy = Policy::new(parent, Arc::new(rules(row.rules.unwrap_or_default())?), around);
-    policy.walls = match row.sandbox {
-        None => walls,
-        Some(true) => Walls::Standing,
-        Some(false) => Walls::Absent,
-    };
-    let mode_because = row.agent.map(|agent| for_agent(&mut policy, agent)).transpose()?;
-    let mut intent = intent_for(&row.tool, &row.input, &policy.around);
-    add_real_paths(&mut intent, &policy.around.trails);
-    let (cwd, looks) = (&policy.around.cwd, policy.around.trails.looks());
-    let standing = Standing { cwd, trusted: None, looks, index_bytes: MOST_INDEX_BYTES };
-    add_repositories(&mut intent, standing);
-    let decision = decide(&policy, &row.tool, &row.input, &intent);
-    Ok(Answered { tool: row.tool, policy, mode_because, input: row.input, intent, decision })
+    let rules = row.rules.as_ref().map(rules).transpose()?.unwrap_or_default();
+    let policy = Policy::new(parent, Arc::new(rules), around);
+    Ok(Policy { walls: walls_of(row, ground.walls), ..policy })
 }
 
-fn rules(rules: Rules) -> Result<RuleSet, RowError> {
-    let read = |list: Option<Vec<String>>| {
-        list.unwrap_or_default()
-            .iter()
-            .map(|text| Rule::parse(text, RuleSource::CliArg))
-            .collect::<Result<Vec<_>, _>>()
+fn rules(rules: &Rules) -> Result<RuleSet, RowError> {
+    let read = |list: &Option<Vec<String>>| {
+        list.iter().flatten().map(|text| Rule::parse(text, RuleSource::CliArg)).collect::<Result<Vec<_>, _>>()
     };
-    Ok(RuleSet { allow: read(rules.allow)?, ask: read(rules.ask)?, deny: read(rules.deny)? })
+    Ok(RuleSet { allow: read(&rules.allow)?, ask: read(&rules.ask)?, deny: read(&rules.deny)? })
 }
 
 /// Narrows a policy to what an agent's definition says, and gives the reason for its mode.

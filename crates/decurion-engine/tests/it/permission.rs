@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use decurion_engine::permission::rows::{RowError, answer};
+use decurion_engine::permission::rows::{Ground, RowError, answer};
 use decurion_engine::permission::{
     Around, Checkouts, Confinement, Policy, Walls, decide, effective_mode, suggest,
 };
@@ -19,8 +19,8 @@ const ROWS: &str = include_str!("permission_rows.jsonl");
 const COMMON: &str = include_str!("common_commands.txt");
 
 fn decided(row: &Value) -> Result<Decision, RowError> {
-    answer(row.to_string().as_bytes(), &Trails::default(), None, Walls::Absent)
-        .map(|answered| answered.decision)
+    let ground = Ground { trails: &Trails::default(), home: None, walls: Walls::Absent, here: None };
+    answer(row.to_string().as_bytes(), &ground).map(|answered| answered.decision)
 }
 
 #[expect(clippy::expect_used, reason = "a helper of tests")]

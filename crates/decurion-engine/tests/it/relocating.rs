@@ -361,7 +361,7 @@ when
     stage.request.cwd = utf8(elsewhere.path());
     let played = stage.play("go").await;
     let said = &results(&played, "EnterWorktree", false)[0];
-    assert!(said.starts_with("The session stays where it is: a worktree needs a git repository"), "{said}");
+    assert!(said.starts_with("The session stays where it is: not a git repository"), "{said}");
     assert!(places(&all(&played)).is_empty());
     let tools = |of_agent: bool| {
         let spec = played.events.iter().find_map(|envelope| match &envelope.event {

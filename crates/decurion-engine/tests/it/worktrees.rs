@@ -181,7 +181,7 @@ async fn what_git_cannot_do_fails_with_the_reason_and_leaves_nothing() {
     let gone = utf8(empty.path()).join("gone");
     let yard = Yard::new(Repo::with_files(&[("a.txt", "one\n")]).unwrap());
     let rows = [
-        (utf8(empty.path()), "a worktree needs a git repository, and this is none"),
+        (utf8(empty.path()), "not a git repository"),
         (utf8(bare.path()), "this is a bare repository"),
         (utf8(young.path()), "the repository has no commit yet"),
         (gone, "working directory cannot be entered"),

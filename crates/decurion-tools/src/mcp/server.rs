@@ -683,7 +683,7 @@ impl Actor {
         if let Some(pause) = pause {
             // Told once: whoever waits for its tools should know before the last of the tries.
             if !self.was_ready && self.restarts.0.is_empty() {
-                self.notice(format!("it does not start, and is tried again: {why}"));
+                self.notice(format!("failed to start, retrying: {why}"));
             }
             shared.state.send_replace(State::Resting { why });
             tokio::select! {
@@ -700,7 +700,7 @@ impl Actor {
         }
         let tries = self.restarts.lately(Instant::now());
         let why = if tries > 0 { format!("started {} times in vain; last: {why}", tries + 1) } else { why };
-        self.notice(format!("it is switched off: {why}"));
+        self.notice(format!("disabled: {why}"));
         let login = failure.kind == FailureKind::Login;
         shared.state.send_replace(State::Disabled { why, login });
         tokio::select! {

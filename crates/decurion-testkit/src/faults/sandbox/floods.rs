@@ -227,5 +227,5 @@ fn ask(stand: &Stand) -> Result<Option<Duration>, String> {
         return Err(format!("no answer: {:?} {}", asked.ending, brief(&asked.errors)));
     }
     // Of one that has ended, the record is shown instead.
-    Ok((!asked.errors.contains("is not live")).then(|| begun.elapsed()))
+    Ok((!asked.errors.contains("is not running")).then(|| begun.elapsed()))
 }
