@@ -392,10 +392,10 @@ pub enum SubCommand {
     /// Show and verify the audit log.
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// Show the effective settings.
+    /// Show and change the settings.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// List, show and export sessions.
+    /// List, show, export and remove sessions.
     #[command(subcommand)]
     Sessions(SessionsCommand),
     /// List, steer, pause and stop the agents and commands of a session; answer their questions.
@@ -428,6 +428,21 @@ pub enum SubCommand {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Print a completion script for a shell.
+    #[command(after_help = "Examples:
+  decurion completions bash > ~/.local/share/bash-completion/completions/decurion
+  decurion completions zsh > ~/.zfunc/_decurion          with ~/.zfunc in $fpath
+  decurion completions fish > ~/.config/fish/completions/decurion.fish")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write those of all commands into a folder.
+    Man {
+        /// Write decurion.1 and a page for each command into this folder.
+        #[arg(long, value_name = "DIR")]
+        dir: Option<Utf8PathBuf>,
     },
 }
 
@@ -490,6 +505,14 @@ pub enum AgentsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Create a definition file with a comment on each field, to be edited.
+    Create {
+        /// The agent's name.
+        name: String,
+        /// The folder: user (~/.decurion/agents) or project (.decurion/agents).
+        #[arg(short, long, default_value = "project")]
+        scope: AgentScope,
+    },
     /// Check the files of agents, skills and commands; prints problems with line numbers and exits with 1 if one
     /// cannot be used.
     Lint {
@@ -499,6 +522,15 @@ pub enum AgentsCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// For whom an agent is defined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AgentScope {
+    /// All folders.
+    User,
+    /// Everyone who works on this project.
+    Project,
 }
 
 /// Manage MCP servers, or run as one.
@@ -607,7 +639,7 @@ Variables written ${NAME} or ${NAME:-default} are filled in when the server is s
     },
 }
 
-/// The scope of a server.
+/// For whom something is declared or set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScopeWord {
     /// All folders.
@@ -649,15 +681,21 @@ pub enum PluginCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Add the plugin in this folder and enable it as it is now.
+    /// Add the plugin in this folder and enable it as it is now. Shows what it runs first, and asks.
     Add {
         /// The plugin's folder.
         path: Utf8PathBuf,
+        /// Don't ask for confirmation.
+        #[arg(short, long)]
+        yes: bool,
     },
-    /// Enable a plugin as it is now, also after a change.
+    /// Enable a plugin as it is now, also after a change. Shows what it runs first, and asks.
     Enable {
         /// The plugin's name.
         name: String,
+        /// Don't ask for confirmation.
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Disable a plugin.
     Disable {
@@ -678,7 +716,10 @@ pub enum PermissionsCommand {
     #[command(
         after_help = "Each line: {\"mode\":\"default\",\"rules\":{\"allow\":[],\"ask\":[],\"deny\":[]},\
         \"tool\":\"Bash\",\"input\":{\"command\":\"ls\"},\"cwd\":\"/repo\"}
-Prints:    {\"decision\":\"allow\",\"rule\":null,\"reason\":\"…\"}"
+Prints:    {\"decision\":\"allow\",\"rule\":null,\"reason\":\"…\"}
+
+A row without rules and cwd is decided as in a session of this folder, with its settings. A row that gives either \
+stands for itself: no settings are used, and without cwd it is decided for the folder /home/user/project."
     )]
     Check {
         /// A file of JSON lines [default: standard input].
@@ -690,7 +731,7 @@ Example:
   decurion permissions explain 'make install'
 
 Of a command line it prints the decision in a session of this folder, and what the sandbox lets the command do.
-Nothing is run.")]
+Rows are decided as by `permissions check`. Nothing is run.")]
     Explain {
         /// A command line, or a file of JSON lines [default: standard input].
         call: Option<String>,
@@ -739,7 +780,7 @@ Its exit code is that of the program; 126 if it could not be started.")]
     },
 }
 
-/// Show the effective settings.
+/// Show and change the settings.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Print every effective value.
@@ -750,6 +791,26 @@ pub enum ConfigCommand {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Set one value in a settings file; comments and everything else stay as they are.
+    #[command(after_help = "Examples:
+  decurion config set model sonnet
+  decurion config set agents.maxDepth 3
+  decurion config set permissions.deny '[\"Read(.env)\"]' --scope project
+  decurion config set 'models.catalogue.\"gpt-5.4\".window' 400000
+  decurion config set theme null                back to the default
+
+The value is checked like one in the file. Keys of providers are not taken here, since command lines are recorded by \
+shells: set apiKeyEnv or apiKeyFile.")]
+    Set {
+        /// The key, its parts joined by dots; a part with dots itself in double quotes.
+        key: String,
+        /// The value: JSON, or a string without quotes.
+        value: String,
+        /// The file: user (~/.decurion/settings.json), project (.decurion/settings.json) or local
+        /// (.decurion/settings.local.json: this project, only you).
+        #[arg(short, long, default_value = "user")]
+        scope: ScopeWord,
     },
 }
 
@@ -838,7 +899,7 @@ impl AuditKindWord {
     }
 }
 
-/// List, show and export sessions.
+/// List, show, export and remove sessions.
 #[derive(Debug, Subcommand)]
 pub enum SessionsCommand {
     /// List sessions, newest first.
@@ -857,6 +918,14 @@ pub enum SessionsCommand {
         /// Print JSON lines, one per message.
         #[arg(long)]
         json: bool,
+    },
+    /// Remove one session and everything it recorded, but for its worktrees; asks first.
+    Rm {
+        /// The session's id or a prefix of it.
+        id: String,
+        /// Don't ask for confirmation.
+        #[arg(long)]
+        yes: bool,
     },
     /// Export one session.
     Export {
@@ -911,13 +980,14 @@ pub enum WorktreesCommand {
 /// Merge the branches of finished agents.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
-  decurion merge                                  all that have ended, oldest first, into decurion/merged
+  decurion merge                                  all that have ended, in that order, into decurion/merged
   decurion merge --dry-run                        what would merge and what would conflict
-  decurion merge --gate \"cargo test\"             only what passes, each judged on top of those before
-  git merge --ff-only decurion/merged             then take the result over, where you are
+  decurion merge --gate \"cargo test\"             only what passes, each tested on top of those before
+  git merge --ff-only decurion/merged             then update your own branch
 
-Each is merged by a commit of its own onto what was merged before. What conflicts, or fails the gate, is told
-and stays on its branch. A worktree is removed only when all that is in it is in the target.
+Each is merged by a commit of its own onto what was merged before, in the order in which the agents ended: of two
+that conflict, the one that ended first is merged. What conflicts or fails the gate is reported and stays on its branch.
+A worktree is removed only when everything in it is merged.
 
 Exit codes: 0 everything is merged, 1 something is not, 2 usage.")]
 pub struct MergeArgs {
@@ -1196,13 +1266,13 @@ pub fn surplus(error: &clap::Error, argv: &[OsString]) -> Option<Failure> {
     if let Some(command) = command.filter(|command| command.find_subcommand(word).is_some()) {
         let name = command.get_name();
         return Some(
-            Failure::usage(format!("a command goes before the options: {name} {word}"))
+            Failure::usage(format!("subcommand {name} {word} must come before the options"))
                 .hint(format!("`decurion {name} {word} --help` shows the options it takes"))
                 .hint("a prompt of several words goes in quotes"),
         );
     }
     Some(
-        Failure::usage(format!("one argument too many: {}", crate::report::visible(word)))
+        Failure::usage(format!("unexpected argument {:?}", crate::report::visible(word)))
             .hint("the prompt is one argument: put it in quotes")
             .hint("several rules go into one --allowedTools, with commas between them")
             .hint("the name of a worktree is given with an equals sign: --worktree=NAME"),

@@ -10,6 +10,7 @@ mod explain;
 pub mod interact;
 pub mod mcp;
 pub mod merge;
+pub mod pages;
 pub mod permissions;
 pub mod plugin;
 pub mod proofs;

@@ -20,7 +20,7 @@ pub fn agreed(yes: bool, question: &str) -> Result<(), Failure> {
     if read.is_ok() && matches!(said.as_str(), "y" | "yes") {
         return Ok(());
     }
-    Err(Failure::failed("nothing more was approved"))
+    Err(Failure::failed("not confirmed; nothing was changed"))
 }
 
 /// Whether anybody can answer.
@@ -28,6 +28,6 @@ pub fn can_be_asked(yes: bool) -> Result<(), Failure> {
     if yes || std::io::stdin().is_terminal() {
         return Ok(());
     }
-    Err(Failure::usage("nobody can be asked here whether to approve this")
-        .hint("look at what it says above, then run it in a terminal or add --yes"))
+    Err(Failure::usage("confirmation required")
+        .hint("look at what is printed above, then run it in a terminal or pass --yes"))
 }

@@ -18,6 +18,7 @@ mod library;
 mod models;
 mod screen;
 mod servers;
+mod table;
 mod wire;
 
 use std::ffi::OsString;
@@ -88,5 +89,7 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
         Some(SubCommand::Ps { json }) => command::attach::list(json),
         Some(SubCommand::Sandbox(sandbox)) => command::sandbox::run(sandbox),
         Some(SubCommand::Doctor { json }) => command::doctor::run(json),
+        Some(SubCommand::Completions { shell }) => command::pages::completions(shell),
+        Some(SubCommand::Man { dir }) => command::pages::man(dir.as_deref()),
     }
 }

@@ -9,7 +9,7 @@ use decurion_config::{ConfigError, NoProvider};
 use decurion_protocol::PlaceError;
 use decurion_protocol::visible::is_hidden;
 
-use crate::screen;
+use crate::screen::{self, Style};
 
 /// Something a person must know before the program ends.
 #[derive(Debug)]
@@ -87,10 +87,20 @@ macro_rules! say {
     };
 }
 
-/// One line on standard output. A reader that has gone, such as `head`, has seen enough: the program ends as
-/// others do then. An output that cannot be written otherwise is told.
+/// One line on standard output.
 pub fn line(text: std::fmt::Arguments<'_>) {
-    let Err(error) = screen::stdout().write_all(format!("{text}\n").as_bytes()) else { return };
+    written(screen::stdout().write_all(format!("{text}\n").as_bytes()));
+}
+
+/// One line of parts on standard output, each in its style where colours are shown.
+pub fn styled_line(parts: &[(Style, &str)], has_colours: bool) {
+    written(screen::write_styled(parts, has_colours));
+}
+
+/// A reader that has gone, such as `head`, has seen enough: the program ends as others do then. An output that cannot be
+/// written otherwise is told.
+fn written(result: std::io::Result<()>) {
+    let Err(error) = result else { return };
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         std::process::exit(READER_GONE);
     }
@@ -105,7 +115,12 @@ pub fn note(text: impl Display) {
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Self::usage(error.to_string())
+        let problems = error.each();
+        if let [only] = problems {
+            return Self::usage(only.to_string());
+        }
+        let failure = Self::usage(format!("the settings have {} problems:", problems.len()));
+        problems.iter().fold(failure, |failure, problem| failure.hint(problem.to_string()))
     }
 }
 
@@ -133,12 +148,14 @@ impl From<PlaceError> for Failure {
         let message = error.to_string();
         match error {
             PlaceError::NoSuchSession(_) => {
-                Self::usage(message).hint("`decurion sessions list --all` shows the sessions there are")
+                Self::usage(message).hint("`decurion sessions list --all` lists the sessions")
             }
-            PlaceError::SessionExists(_) => Self::usage(message)
-                .hint("--resume ID goes on with it; leave --session-id out to begin a new one"),
-            PlaceError::Held { .. } => Self::usage(message)
-                .hint("wait for it to end, or begin a copy with --resume ID --fork-session"),
+            PlaceError::SessionExists(_) => {
+                Self::usage(message).hint("--resume ID resumes it; leave --session-id out to start a new one")
+            }
+            PlaceError::Held { session, .. } => Self::usage(message)
+                .hint(format!("`decurion attach {session}` joins it"))
+                .hint("a copy starts with --resume ID --fork-session"),
             PlaceError::Model(_) | PlaceError::Usage(_) => Self::usage(message),
             PlaceError::Newer { session, written_by, .. } => Self::usage(message)
                 .hint(format!("install Decurion {written_by} or later to continue it"))

@@ -6,7 +6,9 @@
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use decurion_config::Environment;
 use decurion_protocol::visible::visible;
+use rustix::termios::tcgetwinsize;
 
 /// Standard output.
 pub fn stdout() -> Screen<Stdout> {
@@ -33,6 +35,74 @@ pub fn command_terminal(sequences: &[&[u8]]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     sequences.iter().try_for_each(|bytes| out.write_all(bytes))?;
     out.flush()
+}
+
+/// What standard output can show.
+#[derive(Clone, Copy, Debug)]
+pub struct Terminal {
+    /// Whether it shows colours: a terminal whose user did not switch them off by `NO_COLOR`.
+    pub has_colours: bool,
+    /// How many columns it has; none if it is no terminal.
+    pub width: Option<usize>,
+}
+
+impl Terminal {
+    /// Looks.
+    pub fn look() -> Self {
+        let out = io::stdout();
+        if !out.is_terminal() {
+            return Self { has_colours: false, width: None };
+        }
+        let environment = Environment::capture();
+        let says = |name: &str| environment.get(name).unwrap_or_default();
+        let width = tcgetwinsize(&out).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
+        Self { has_colours: says("NO_COLOR").is_empty() && says("TERM") != "dumb", width }
+    }
+}
+
+/// How a part of a line looks on a terminal with colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    Plain,
+    Strong,
+    Faint,
+    Good,
+    Warning,
+    Bad,
+}
+
+impl Style {
+    fn number(self) -> u8 {
+        match self {
+            Self::Plain => 0,
+            Self::Strong => 1,
+            Self::Faint => 2,
+            Self::Bad => 31,
+            Self::Good => 32,
+            Self::Warning => 33,
+        }
+    }
+}
+
+/// A line of parts for standard output, each in its style where colours are shown. The only control characters are ours.
+pub fn write_styled(parts: &[(Style, &str)], has_colours: bool) -> io::Result<()> {
+    if !has_colours {
+        let line: String = parts.iter().map(|(_, text)| *text).chain(["\n"]).collect();
+        return stdout().write_all(line.as_bytes());
+    }
+    io::stdout().lock().write_all(in_colours(parts).as_bytes())
+}
+
+fn in_colours(parts: &[(Style, &str)]) -> String {
+    let mut line = String::new();
+    for (style, text) in parts {
+        let text = visible(text).replace('\n', " ");
+        match style {
+            Style::Plain => line.push_str(&text),
+            style => line.push_str(&format!("\x1b[0;{}m{text}\x1b[0m", style.number())),
+        }
+    }
+    line + "\n"
 }
 
 /// A way out that a terminal may stand at the end of.
@@ -104,6 +174,12 @@ mod tests {
         }
         screen.flush().unwrap();
         screen.out
+    }
+
+    #[test]
+    fn colours_are_ours_alone() {
+        let line = in_colours(&[(Style::Bad, "a\u{1b}[2J"), (Style::Plain, "\u{9b}b\nc")]);
+        assert_eq!(line, "\u{1b}[0;31ma␛[2J\u{1b}[0m\u{fffd}b c\n");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use decurion_config::{
-    Environment, Keeper, Loaded, Plugins, Redactor, Secret, TrustState, settings, shell_env,
+    Environment, Keeper, Loaded, Paths, Plugins, Redactor, Secret, TrustState, settings, shell_env,
 };
 use decurion_engine::child::{AgentSettings, BackgroundChoice};
 use decurion_engine::egress::{Egress, HostSettings, Secrets};
@@ -57,6 +57,15 @@ pub fn conceal_json() {
         bytes.iter().position(|byte| *byte == b'{').map(|at| &bytes[at..])
     });
     private::hide_words(json);
+}
+
+/// The state folder.
+pub fn state(paths: &Paths) -> Result<Utf8PathBuf, Failure> {
+    let no_home = || {
+        Failure::usage("no state folder: no home folder is known")
+            .hint("set HOME, or DECURION_HOME to a folder")
+    };
+    paths.state.clone().ok_or_else(no_home)
 }
 
 /// What an engine is given besides the settings.

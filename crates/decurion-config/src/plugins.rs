@@ -113,6 +113,11 @@ impl Plugin {
         manifest::read(root)
     }
 
+    /// What it runs or allows: hooks, servers and rules, also those of its agents and skills.
+    pub fn parts(&self) -> ProjectParts {
+        manifest::parts(self)
+    }
+
     /// The same, and everything in it: what `validate` shows.
     pub fn check(root: &Utf8Path, loaded: &Loaded, tools: &[&str]) -> Self {
         let mut plugin = Self::read(root);
@@ -373,11 +378,7 @@ impl PluginRegistry {
 
     /// Adds a plugin and switches it on as it is now, unless it wants to be off at first.
     pub fn add(&mut self, plugin: &Plugin) -> Result<bool, PluginError> {
-        refuse_broken(plugin)?;
-        let other = self.record.plugins.get(&plugin.name).map(|entry| entry.path.clone());
-        if let Some(other) = other.filter(|other| *other != plugin.root) {
-            return Err(PluginError::Taken(other));
-        }
+        self.check(plugin)?;
         let added = Added {
             path: plugin.root.clone(),
             enabled: plugin.default_enabled,
@@ -387,18 +388,32 @@ impl PluginRegistry {
         Ok(plugin.default_enabled)
     }
 
-    /// Switches a plugin on as it is now.
-    pub fn enable(&mut self, name: &str) -> Result<Plugin, PluginError> {
+    /// Whether a plugin can be added.
+    pub fn check(&self, plugin: &Plugin) -> Result<(), PluginError> {
+        refuse_broken(plugin)?;
+        let other = self.record.plugins.get(&plugin.name).map(|entry| entry.path.clone());
+        match other.filter(|other| *other != plugin.root) {
+            Some(other) => Err(PluginError::Taken(other)),
+            None => Ok(()),
+        }
+    }
+
+    /// A plugin that was added, as it is now.
+    pub fn find(&self, name: &str) -> Result<Plugin, PluginError> {
         let entry = self.record.plugins.get(name).ok_or_else(|| PluginError::Unknown(name.to_owned()))?;
         let plugin = Plugin::read(&entry.path);
         refuse_broken(&plugin)?;
-        let fingerprint = manifest::fingerprint(&manifest::parts(&plugin));
+        Ok(plugin)
+    }
+
+    /// Switches a plugin on as it was read.
+    pub fn enable(&mut self, name: &str, plugin: &Plugin) -> Result<(), PluginError> {
+        let fingerprint = manifest::fingerprint(&manifest::parts(plugin));
         self.change(|record| {
             if let Some(entry) = record.plugins.get_mut(name) {
                 (entry.enabled, entry.fingerprint) = (true, fingerprint);
             }
-        })?;
-        Ok(plugin)
+        })
     }
 
     /// Switches a plugin off.

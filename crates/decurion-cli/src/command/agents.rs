@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::agents::to_markdown;
 use decurion_config::{AgentRequest, Agents, LoadRequest, Loaded, LoadedAgent, Plugins, Severity, Skills};
 use decurion_engine::permission::{ENGINE_TOOLS, denied_type};
@@ -13,9 +13,11 @@ use decurion_tools::Tool;
 use serde_json::{Value, json};
 
 use super::explain;
-use crate::args::AgentsCommand;
-use crate::report::{FAILED, Failure, note};
+use crate::args::{AgentScope, AgentsCommand};
+use crate::report::{FAILED, Failure, note, visible};
+use crate::screen::Style;
 use crate::servers::{self, Flags};
+use crate::table::{Cell, Table};
 use crate::{library, wire};
 
 /// Tools that there are where a server offers resources: known to whoever writes a file, but not always there.
@@ -25,6 +27,9 @@ pub const SERVER_TOOLS: [&str; 2] = decurion_tools::mcp::resources::NAMES;
 pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let loaded = decurion_config::inspect(&LoadRequest::new(cwd, environment.clone()))?;
+    if let AgentsCommand::Create { name, scope } = &command {
+        return create(&loaded, name, *scope);
+    }
     let plugins = Plugins::load(&loaded, &[]);
     let mut request = request(&loaded, &plugins);
     // Whoever checks files wants to know of what is named and not there; a start warns when it needs it.
@@ -40,6 +45,7 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
             list(&Agents::load(&request), &loaded, json);
             Ok(0)
         }
+        AgentsCommand::Create { .. } => Ok(0),
         AgentsCommand::Show { name, json } => show(&Agents::load(&request), &loaded, &name, json),
         AgentsCommand::Explain { name, background, model, json } => {
             let agents = Agents::load(&request);
@@ -89,15 +95,20 @@ fn checked(request: &AgentRequest, paths: &[Utf8PathBuf]) -> Agents {
 }
 
 fn list(agents: &Agents, loaded: &Loaded, json: bool) {
-    let width = agents.all.iter().map(|agent| agent.definition.name.chars().count()).max().unwrap_or(0);
+    let mut table = Table::new(["NAME", "SOURCE", "DESCRIPTION"]);
     for agent in &agents.all {
         if json {
             say!("{}", row(agent, loaded));
         } else {
-            let name = one_line(&agent.definition.name);
-            say!("{name:<width$}  {}  {}", place(agent), remarks(agent, loaded));
+            let style = if agent.shadowed_by.is_none() { Style::Strong } else { Style::Faint };
+            table.row([
+                Cell::new(style, one_line(&agent.definition.name)),
+                Cell::new(Style::Faint, place(agent)),
+                remarks(agent, loaded).into(),
+            ]);
         }
     }
+    table.print();
     let count = |severity| agents.problems.iter().filter(|problem| problem.severity == severity).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
     if errors + warnings > 0 {
@@ -185,8 +196,11 @@ fn unknown(agents: &Agents, name: &str) -> Failure {
         return Failure::usage(format!("agent {name:?} cannot be used: {problem}"));
     }
     let names: Vec<&str> = agents.active().map(|agent| agent.definition.name.as_str()).collect();
-    Failure::usage(format!("there is no agent of this name: {name:?}"))
-        .hint(format!("there are: {}", names.join(", ")))
+    let failure = Failure::usage(format!("agent not found: {name:?}"));
+    match decurion_protocol::nearest(name, names.iter().copied()).first() {
+        Some(near) => failure.hint(format!("did you mean {near}?")),
+        None => failure.hint(format!("agents: {}", names.join(", "))),
+    }
 }
 
 /// Prints what is wrong; only errors count for the exit code.
@@ -199,7 +213,62 @@ fn lint(agents: &Agents, json: bool) -> u8 {
         }
     }
     if agents.problems.is_empty() && !json {
-        say!("nothing wrong in {} definitions", agents.all.len());
+        say!("No problems in {} definitions.", agents.all.len());
     }
     if agents.has_errors() { FAILED } else { 0 }
 }
+
+/// Writes a definition that works as it is, with a comment on what else it may say.
+fn create(loaded: &Loaded, name: &str, scope: AgentScope) -> Result<u8, Failure> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_');
+    if name.is_empty() || name.len() > 64 || !name.chars().all(is_plain) {
+        return Err(Failure::usage(format!("not a name for an agent: {:?}", visible(name)))
+            .hint("a name has 1 to 64 letters, digits, `-` and `_`"));
+    }
+    let above = match scope {
+        AgentScope::User => wire::state(&loaded.paths)?,
+        AgentScope::Project => loaded.paths.root.join(".decurion"),
+    };
+    let file = above.join("agents").join(format!("{name}.md"));
+    write_new(&file, &TEMPLATE.replace("NAME", name)).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => Failure::usage(format!("{file} exists already")),
+        _ => Failure::failed(format!("cannot write {file}: {error}")),
+    })?;
+    say!("Created {file}. Edit it, then check it with `decurion agents lint`.");
+    Ok(0)
+}
+
+fn write_new(file: &Utf8Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    std::fs::create_dir_all(file.parent().unwrap_or(file))?;
+    std::fs::File::create_new(file)?.write_all(text.as_bytes())
+}
+
+/// Comments of the head begin with `#`; a line that is uncommented holds.
+const TEMPLATE: &str = "\
+---
+name: NAME
+# When the main agent should use this one. It decides by this sentence.
+description: Describe in a sentence what NAME does. Use it when …
+# The tools it has, with rules if you like. Without this line it has those of the main agent.
+# tools: Read, Grep, Glob, Bash(git diff:*)
+# Tools it does not have.
+# disallowedTools: WebFetch
+# A model or an alias. Without this line it uses the model of the main agent.
+# model: haiku
+# Permission mode: default, acceptEdits, plan, dontAsk.
+# permissionMode: plan
+# Most turns of one piece of work.
+# maxTurns: 20
+# Most money and tokens of all its work.
+# budget: { usd: 0.50, tokens: 200000 }
+# A git worktree and a branch of its own.
+# isolation: worktree
+# Work in the background.
+# background: true
+# A folder for its notes that outlasts it: user, project or local.
+# memory: project
+---
+You are NAME. Say here what the agent should do and how, and what its last answer should contain:
+it is all that the main agent gets from it.
+";

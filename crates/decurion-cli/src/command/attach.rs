@@ -7,7 +7,7 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{Environment, LoadRequest, Paths, Plugins};
 use decurion_engine::{Definitions as _, Library as _};
-use decurion_protocol::{Command, SessionId, SessionView};
+use decurion_protocol::{Command, SessionId, SessionSummary, SessionView};
 use decurion_serve::socket::{ConnectError, Hello, LiveSessions};
 use decurion_store::{Archive, Found};
 use decurion_tui::plain::Lines;
@@ -22,6 +22,8 @@ use crate::definitions::Live;
 use crate::library::Shelf;
 use crate::models::Configured;
 use crate::report::{Failure, note};
+use crate::screen::Style;
+use crate::table::{Cell, Table, short, short_ids};
 use crate::wire;
 
 /// How long a session may take to answer before it counts as one that only takes long.
@@ -39,7 +41,7 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
     }
     let (cwd, environment) = wire::surroundings()?;
     let paths = Paths::discover(&cwd, &environment)?;
-    let state = state(&paths)?;
+    let state = wire::state(&paths)?;
     block_on(async {
         let live = LiveSessions::new(&state);
         let hello = choose(&live, args.session.as_deref(), &paths).await?;
@@ -108,13 +110,7 @@ fn say_over(state: &Utf8Path, session: SessionId) {
 }
 
 fn unreachable_session(error: &ConnectError) -> Failure {
-    Failure::failed(error.to_string()).hint("`decurion ps` lists the sessions that are live")
-}
-
-fn state(paths: &Paths) -> Result<Utf8PathBuf, Failure> {
-    paths.state.clone().ok_or_else(|| {
-        Failure::usage("there is no state folder, because there is no home folder").hint("set DECURION_HOME")
-    })
+    Failure::failed(error.to_string()).hint("`decurion ps` lists the running sessions")
 }
 
 /// The session that is meant: by the beginning of its id, the only one of this folder, or the only one.
@@ -128,15 +124,13 @@ async fn choose(live: &LiveSessions, wanted: Option<&str>, paths: &Paths) -> Res
     if fitting.is_empty() && wanted.is_none() {
         fitting.clone_from(&all);
     }
-    let hint = "`decurion ps` lists the sessions that are live";
+    let hint = "`decurion ps` lists the running sessions";
     match fitting.len() {
         1 => Ok(fitting.remove(0)),
-        0 if all.is_empty() => Err(Failure::usage("no session is live")
-            .hint("decurion --continue goes on with the last one of this folder")),
-        0 => {
-            Err(Failure::usage(format!("no live session has this id: {}", wanted.unwrap_or_default()))
-                .hint(hint))
-        }
+        0 if all.is_empty() => Err(Failure::usage("no running sessions")
+            .hint("`decurion --continue` resumes the last one of this folder")),
+        0 => Err(Failure::usage(format!("no running session has this id: {}", wanted.unwrap_or_default()))
+            .hint(hint)),
         _ => Ok(pick(&Archive::new(&state(paths)?), fitting)?),
     }
 }
@@ -174,9 +168,14 @@ async fn hellos(live: &LiveSessions) -> Result<Vec<Hello>, Failure> {
 /// Lists the sessions that live in some process.
 pub fn list(json: bool) -> Result<u8, Failure> {
     let (cwd, environment): (Utf8PathBuf, Environment) = wire::surroundings()?;
-    let state = state(&Paths::discover(&cwd, &environment)?)?;
+    let state = wire::state(&Paths::discover(&cwd, &environment)?)?;
     let all = block_on(async { hellos(&LiveSessions::new(&state)).await })??;
     let archive = Archive::new(&state);
+    let recorded_ids = archive.list(None).unwrap_or_default();
+    let ids = recorded_ids.iter().map(|one| one.session).chain(all.iter().map(|hello| hello.session));
+    let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
+    let length = short_ids(ids.iter().map(String::as_str));
+    let mut table = Table::new(["ID", "PID", "STATE", "FOLDER", "TITLE"]);
     for hello in &all {
         let view = recorded(&archive, hello.session);
         let counts = view.standings();
@@ -184,7 +183,7 @@ pub fn list(json: bool) -> Result<u8, Failure> {
         let root = &view.root;
         let working =
             counts.working + usize::from(root.began.is_some() && root.ended.is_none() && root.asks == 0);
-        let title = title(&archive, hello);
+        let title = title(&recorded_ids, hello);
         if json {
             say!(
                 "{}",
@@ -193,16 +192,33 @@ pub fn list(json: bool) -> Result<u8, Failure> {
             );
             continue;
         }
-        let asks = match view.questions.len() {
-            0 => String::new(),
-            count => format!(", {count} asked"),
-        };
-        say!("{}  {:>7}  {working} working{asks}  {}  {title}", hello.session, hello.pid, hello.cwd);
+        let id = hello.session.to_string();
+        table.row([
+            Cell::new(Style::Strong, short(&id, length)),
+            hello.pid.to_string().into(),
+            standing(working, view.questions.len()),
+            Cell::new(Style::Faint, hello.cwd.as_str()),
+            title.into(),
+        ]);
     }
+    table.print();
     if all.is_empty() && !json {
-        say!("no session is live");
+        say!("No running sessions.");
     }
     Ok(0)
+}
+
+/// How a session stands: what needs a person comes first.
+fn standing(working: usize, questions: usize) -> Cell {
+    let asks = match questions {
+        0 => None,
+        1 => Some("1 question".to_owned()),
+        count => Some(format!("{count} questions")),
+    };
+    let works = (working > 0).then(|| format!("{working} working"));
+    let style = if asks.is_some() { Style::Warning } else { Style::Plain };
+    let words: Vec<String> = asks.into_iter().chain(works).collect();
+    Cell::new(style, if words.is_empty() { "idle".to_owned() } else { words.join(", ") })
 }
 
 /// The session as far as it is on record.
@@ -217,8 +233,7 @@ fn recorded(archive: &Archive, session: SessionId) -> SessionView {
     view
 }
 
-fn title(archive: &Archive, hello: &Hello) -> String {
-    let all = archive.list(Some(&hello.cwd)).unwrap_or_default();
-    let title = all.into_iter().find(|summary| summary.session == hello.session).map(|summary| summary.title);
-    crate::report::visible(&title.unwrap_or_default())
+fn title(all: &[SessionSummary], hello: &Hello) -> String {
+    let title = all.iter().find(|summary| summary.session == hello.session).map(|summary| &*summary.title);
+    crate::report::visible(title.unwrap_or_default())
 }

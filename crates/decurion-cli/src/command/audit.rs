@@ -12,15 +12,18 @@ use jiff::{SignedDuration, Timestamp};
 use crate::args::{AuditCommand, AuditShow};
 use crate::clock::SystemClock;
 use crate::report::{FAILED, Failure, note, visible};
+use crate::screen::Style;
+use crate::table::{Cell, Table, ago, short, short_ids};
 use crate::wire;
+
+/// How many entries are shown to a person who does not say how many.
+const MOST_SHOWN: usize = 1000;
 
 /// Shows or checks the audit log of the state folder.
 pub fn run(command: AuditCommand) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let paths = decurion_config::Paths::discover(&cwd, &environment)?;
-    let state = paths.state.ok_or_else(|| {
-        Failure::usage("there is no state folder, because there is no home folder").hint("set DECURION_HOME")
-    })?;
+    let state = wire::state(&paths)?;
     let log = AuditLog::open(&state);
     match command {
         AuditCommand::Show(show) => print_entries(&log, &state, &show).map(|()| 0),
@@ -62,28 +65,33 @@ fn print_entries(log: &AuditLog, state: &Utf8Path, show: &AuditShow) -> Result<(
         Some(beginning) => entry.session.is_some_and(|id| id.to_string().starts_with(beginning)),
         None => true,
     };
-    let (mut last, mut count) = (VecDeque::new(), 0u64);
+    let most = show.last.unwrap_or(if show.json { usize::MAX } else { MOST_SHOWN });
+    let (mut last, mut count) = (VecDeque::new(), 0_usize);
     let mut take = |recorded: Recorded| {
         if !wants(&recorded.entry) {
             return;
         }
         count += 1;
-        match show.last {
-            None => print(&recorded, show.json),
-            Some(most) => {
-                last.push_back(recorded);
-                if last.len() > most {
-                    last.pop_front();
-                }
-            }
+        if show.json && show.last.is_none() {
+            return print_json(&recorded);
+        }
+        last.push_back(recorded);
+        if last.len() > most {
+            last.pop_front();
         }
     };
     let read = log.read(&filter, &mut take).map_err(|error| unreadable(state, &error))?;
-    for recorded in &last {
-        print(recorded, show.json);
+    if show.json {
+        last.iter().for_each(print_json);
+    } else {
+        print_table(&last);
     }
-    if count == 0 && !show.json {
-        say!("no entries");
+    match count {
+        0 if !show.json => say!("No entries."),
+        _ if show.last.is_none() && !show.json && count > MOST_SHOWN => {
+            note(format!("{} earlier entries are not shown; --last {count} shows all", count - MOST_SHOWN));
+        }
+        _ => {}
     }
     warn(read);
     Ok(())
@@ -93,55 +101,70 @@ fn print_entries(log: &AuditLog, state: &Utf8Path, show: &AuditShow) -> Result<(
 fn warn(read: ReadReport) {
     let bad = read.doubtful + read.unreadable;
     if bad > 0 {
-        note(format!(
-            "{bad} lines of the audit log are not as they were written; see `decurion audit verify`"
-        ));
+        note(format!("{bad} lines of the audit log were changed; see `decurion audit verify`"));
     }
 }
 
-fn print(recorded: &Recorded, json: bool) {
-    if json {
-        return say!(
-            "{{\"seq\":{},\"believed\":{},\"entry\":{}}}",
-            recorded.seq,
-            recorded.believed,
-            recorded.raw
-        );
-    }
-    let entry = &recorded.entry;
-    let session = entry.session.map(|id| id.to_string()).unwrap_or_default();
-    let doubt = if recorded.believed { "" } else { "  NOT AS WRITTEN" };
-    say!(
-        "{}  {:8}  {:<10}  {}{doubt}",
-        entry.at.strftime("%Y-%m-%d %H:%M:%SZ"),
-        session.get(..8).unwrap_or_default(),
-        visible(&entry.path),
-        visible(&words(entry, &recorded.raw))
-    );
+fn print_json(recorded: &Recorded) {
+    say!("{{\"seq\":{},\"believed\":{},\"entry\":{}}}", recorded.seq, recorded.believed, recorded.raw);
 }
 
-/// An entry in words.
-fn words(entry: &AuditEntry, raw: &str) -> String {
+fn print_table(entries: &VecDeque<Recorded>) {
+    let ids = entries.iter().filter_map(|recorded| recorded.entry.session).map(|id| id.to_string());
+    let ids: Vec<String> = ids.collect();
+    let length = short_ids(ids.iter().map(String::as_str));
+    let mut table = Table::new(["WHEN", "SESSION", "AGENT", "RESULT", "WHAT AND WHY"]).whole();
+    for recorded in entries {
+        let entry = &recorded.entry;
+        let session = entry.session.map(|id| id.to_string()).unwrap_or_default();
+        let (result, words) = words(entry, &recorded.raw);
+        let style = match result {
+            "deny" | "refused" => Style::Bad,
+            "ask" | "outside" => Style::Warning,
+            _ => Style::Plain,
+        };
+        let words = if recorded.believed { words } else { format!("NOT AS WRITTEN: {words}") };
+        table.row([
+            ago(Some(entry.at)).into(),
+            short(&session, length).into(),
+            entry.path.as_str().into(),
+            Cell::new(style, result),
+            Cell::new(if recorded.believed { Style::Plain } else { Style::Bad }, words),
+        ]);
+    }
+    table.print();
+}
+
+/// An entry in words: what came of it, and what it was with the reason.
+fn words(entry: &AuditEntry, raw: &str) -> (&'static str, String) {
     match &entry.kind {
-        AuditKind::Permission(made) => permission_words(made),
+        AuditKind::Permission(made) => (verdict_word(made.decision), permission_words(made)),
         AuditKind::Sandbox { title, refused, verified, form } => {
-            let what = if *verified { "sandbox refused" } else { "the command reports, unverified:" };
-            format!("{what} {refused} ({form}): {title}")
+            let by = if *verified {
+                format!("the sandbox ({form}) refused")
+            } else {
+                "the command reports, unverified".to_owned()
+            };
+            ("refused", format!("{title}: {by}: {refused}"))
         }
         AuditKind::Unsandboxed { title, reason, .. } => {
-            format!("ran without the sandbox: {title}  [{reason}]")
+            ("outside", format!("{title}: ran outside the sandbox: {reason}"))
         }
         AuditKind::Egress { host, port, address, verdict, by, reason, bytes_up, bytes_down } => {
             let address = address.as_deref().map(|address| format!(" ({address})")).unwrap_or_default();
-            let verdict = verdict_word(*verdict);
             let by = by.map(|by| format!("{}: ", by.words())).unwrap_or_default();
-            format!(
-                "{verdict} connection to {host}:{port}{address}, {bytes_up} bytes up, {bytes_down} down  [{by}{reason}]"
-            )
+            let words = format!(
+                "connect to {host}:{port}{address}, {bytes_up} bytes up, {bytes_down} bytes down: {by}{reason}"
+            );
+            (verdict_word(*verdict), words)
         }
-        AuditKind::Gap { count, reason } => format!("{count} entries could not be written: {reason}"),
-        AuditKind::Damage { problem, detail } => format!("the log was damaged ({problem}): {detail}"),
-        AuditKind::Unknown(_) => format!("{}: {raw}", entry.kind.name()),
+        AuditKind::Gap { count, reason } => {
+            ("gap", format!("{count} entries could not be written: {reason}"))
+        }
+        AuditKind::Damage { problem, detail } => {
+            ("damage", format!("the log was damaged ({problem}): {detail}"))
+        }
+        AuditKind::Unknown(_) => ("", format!("{}: {raw}", entry.kind.name())),
     }
 }
 
@@ -150,8 +173,9 @@ fn permission_words(made: &PermissionEntry) -> String {
         Some(rule) if made.by.name() == "rule" => format!("rule {rule}"),
         _ => made.by.words().to_owned(),
     };
-    let verdict = verdict_word(made.decision);
-    format!("{verdict:<5} {}: {}  [{by}; {}: {}]", made.tool, made.title, made.mode, made.reason)
+    // Most titles begin with the name of the tool.
+    let tool = if made.title.starts_with(&made.tool) { String::new() } else { format!("{}: ", made.tool) };
+    format!("{tool}{}: by {by} (mode {}): {}", made.title, made.mode, made.reason)
 }
 
 fn verdict_word(verdict: Verdict) -> &'static str {
@@ -185,17 +209,17 @@ fn since(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
 
 fn say_whole(report: &Report) {
     let Some(anchor) = &report.anchor else {
-        return say!("the audit log is empty");
+        return say!("The audit log is empty.");
     };
     let files = if report.segments == 1 { "file" } else { "files" };
-    say!("the audit log is whole: {} entries in {} {files}", report.entries, report.segments);
+    say!("The audit log is intact: {} entries in {} {files}.", report.entries, report.segments);
     if report.unwritten > 0 {
-        say!("{} entries could not be written when they were made", report.unwritten);
+        say!("{} entries could not be written when they were made.", report.unwritten);
     }
     if report.unconfirmed > 0 || report.unfinished_bytes > 0 {
-        say!("a process was killed while it wrote the last entries; the next entry mends that");
+        say!("A process was killed while writing the last entries; the next entry repairs that.");
     }
-    say!("anchor: {anchor}");
+    say!("Anchor: {anchor}");
 }
 
 /// What a person reads about a log that is not whole.
@@ -204,11 +228,10 @@ fn damaged(problem: &Problem, report: &Report, state: &Utf8Path) -> Failure {
         0 => problem.file.to_string(),
         line => format!("{}:{line}", problem.file),
     };
-    let text =
-        format!("the audit log is not as it was written: {place}: {}: {}", problem.kind, problem.detail);
+    let text = format!("the audit log was changed: {place}: {}: {}", problem.kind, problem.detail);
     let mut failure = Failure::failed(text);
     if report.entries > 0 {
-        failure = failure.hint(format!("entries up to number {} are as they were written", report.entries));
+        failure = failure.hint(format!("entries up to number {} are intact", report.entries));
     }
     if problem.kind == ProblemKind::Truncated {
         failure =
@@ -219,7 +242,7 @@ fn damaged(problem: &Problem, report: &Report, state: &Utf8Path) -> Failure {
             "copy {0}/audit and {0}/audit.key to a safe place, and compare with a backup",
             visible(state.as_str())
         ))
-        .hint("new entries are still recorded; to begin a new log, move both away")
+        .hint("new entries are still recorded; to start a new log, move both away")
 }
 
 #[cfg(test)]
@@ -246,6 +269,6 @@ mod tests {
     fn entry_of_a_later_version_is_shown_as_it_is_written() {
         let raw = r#"{"at":"1970-01-01T00:00:00Z","kind":"teleport","to":"moon"}"#;
         let entry: AuditEntry = serde_json::from_str(raw).unwrap();
-        assert_eq!(words(&entry, raw), format!("teleport: {raw}"));
+        assert_eq!(words(&entry, raw), ("", format!("teleport: {raw}")));
     }
 }

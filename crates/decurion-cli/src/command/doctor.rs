@@ -1,26 +1,29 @@
-//! `decurion doctor`: what this installation has. Takes nothing, prints facts and what to do about them.
+//! `decurion doctor`: what this installation has. Takes nothing, prints facts with ✓, ! or ✗ and what to do about them.
 
 use std::sync::Arc;
 
-use decurion_config::{Choice, LoadRequest, Loaded};
+use camino::Utf8Path;
+use decurion_config::{Choice, ConfigError, LoadRequest, Loaded, Origin};
 use decurion_engine::Models as _;
 use decurion_engine::egress::{unusable_host, unusable_secret_host};
 use decurion_engine::permission::unknown_tool;
 use decurion_exec::Form;
 use decurion_model::ModelError;
 use decurion_model::http::Http;
+use decurion_protocol::Rule;
 use serde_json::{Value, json};
 
 use crate::command::proofs::{self, Proof};
 use crate::command::run::block_on;
 use crate::models::{self, Configured};
-use crate::report::Failure;
+use crate::report::{Failure, USAGE, styled_line};
+use crate::screen::{Style, Terminal};
 use crate::{discover, wire};
 
 /// Prints the facts.
 pub fn run(json: bool) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = Arc::new(decurion_config::inspect(&LoadRequest::new(cwd, environment.clone()))?);
+    let loaded = Arc::new(decurion_config::examine(&LoadRequest::new(cwd, environment.clone()))?);
     let providers: Vec<Value> = loaded
         .providers
         .list()
@@ -31,7 +34,12 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         .collect();
     let local = discover::find(loaded.providers.candidates());
     let state = loaded.paths.prepare();
-    let (model, problem) = block_on(model(&loaded))?;
+    let (model, problem) = if loaded.invalid.is_empty() {
+        block_on(model(&loaded))?
+    } else {
+        // Without an address that could not be used, another server would be asked.
+        (None, Some("not tried, because of the settings".to_owned()))
+    };
     let proofs = block_on(proofs::run(&loaded, &environment))?;
     let facts = json!({
         "version": wire::VERSION,
@@ -48,17 +56,35 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         "sandbox_problem": wire::sandbox_form(&loaded).err(),
         "sandbox_settings": sandbox_settings(&loaded),
         "sandbox_proofs": proofs.iter().map(Proof::json).collect::<Vec<_>>(),
+        "settings_problems": problems(&loaded),
         "warnings": warnings(&loaded),
     });
     if json {
         say!("{facts}");
     } else {
-        print_facts(&facts);
-        print_sandbox(&loaded, &proofs);
+        print_facts(&facts, &loaded, &proofs);
+    }
+    if !loaded.invalid.is_empty() {
+        return Ok(USAGE);
     }
     let broken = proofs.iter().any(|proof| proof.held == Ok(false));
     let missing = loaded.settings.sandbox.enabled && wire::sandbox_form(&loaded).is_err();
     Ok(u8::from(broken || missing))
+}
+
+/// Everything in the settings that keeps a session from starting, with its place.
+fn problems(loaded: &Loaded) -> Vec<Value> {
+    let problem = |error: &ConfigError| {
+        let position = error.origin().and_then(Origin::position);
+        json!({
+            "file": error.file(),
+            "line": position.map(|at| at.line),
+            "column": position.map(|at| at.column),
+            "key": error.key(),
+            "problem": error.to_string(),
+        })
+    };
+    loaded.invalid.iter().chain(&loaded.broken).map(problem).collect()
 }
 
 /// The version of the kernel; none where it does not say.
@@ -87,73 +113,144 @@ fn sandbox_settings(loaded: &Loaded) -> Value {
     })
 }
 
-/// The facts but for the sandbox, a line each.
-fn print_facts(facts: &Value) {
-    let text = |key: &str| facts[key].as_str();
-    let list = |key: &str| facts[key].as_array().map_or(&[][..], Vec::as_slice);
-    say!("Version:  {}", text("version").unwrap_or_default());
-    match (text("model"), text("model_problem")) {
-        (Some(model), None) => say!("Model:    {model}"),
-        (Some(model), Some(problem)) => say!("Model:    {model} (PROBLEM: {problem})"),
-        (None, problem) => {
-            say!("Model:    NONE: {}", problem.unwrap_or("no model is configured"));
-            if list("providers").is_empty() {
-                say!(
-                    "          export ANTHROPIC_API_KEY=… or OPENAI_API_KEY=…, start Ollama or llama.cpp, or see README.md"
-                );
-            }
+/// What a line says about the installation.
+enum Mark {
+    Good,
+    /// Worth a look.
+    Odd,
+    Bad,
+}
+
+/// A line for people, with advice below it.
+struct Line {
+    mark: Mark,
+    name: &'static str,
+    text: String,
+    advice: Vec<String>,
+}
+
+impl Line {
+    fn new(mark: Mark, name: &'static str, text: impl Into<String>) -> Self {
+        Self { mark, name, text: text.into(), advice: Vec::new() }
+    }
+
+    fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice.push(advice.into());
+        self
+    }
+
+    fn print(&self, terminal: Terminal) {
+        let (sign, style) = match self.mark {
+            Mark::Good => ("✓", Style::Good),
+            Mark::Odd => ("!", Style::Warning),
+            Mark::Bad => ("✗", Style::Bad),
+        };
+        let text = format!(" {:<9} {}", self.name, self.text);
+        styled_line(&[(style, sign), (Style::Plain, text.trim_end())], terminal.has_colours);
+        for advice in &self.advice {
+            styled_line(&[(Style::Plain, "            "), (Style::Faint, advice)], terminal.has_colours);
         }
-    }
-    for provider in list("providers") {
-        let part = |key: &str| provider[key].as_str().unwrap_or_default();
-        say!("Provider: {} ({}, {})", part("name"), part("kind"), part("url"));
-    }
-    if let Some(name) = facts["local"]["name"].as_str() {
-        let part = |key: &str| facts["local"][key].as_str().unwrap_or_default();
-        say!("Found:    {name} on this machine ({}, model {})", part("url"), part("model"));
-    }
-    match (text("state"), text("state_problem")) {
-        (state, Some(problem)) => say!("State:    {} (PROBLEM: {problem})", state.unwrap_or("no folder")),
-        (Some(state), None) => say!("State:    {state} (sessions, settings and logs of Decurion)"),
-        (None, None) => say!("State:    NONE: there is no home folder"),
-    }
-    let trusted = facts["trusted"].as_bool() == Some(true);
-    let trust =
-        if trusted { "trusted" } else { "not trusted: `decurion trust` shows what its settings would do" };
-    say!("Project:  {} ({trust})", text("project").unwrap_or_default());
-    for warning in list("warnings") {
-        say!("Warning:  {}", warning.as_str().unwrap_or_default());
     }
 }
 
-fn print_sandbox(loaded: &Loaded, proofs: &[Proof]) {
-    match wire::sandbox_form(loaded) {
-        Ok(Form::Landlock) => {
-            say!(
-                "Sandbox:  on (landlock). It protects less than namespaces; docs/sandbox.md says how to have these"
-            );
-        }
-        Ok(form) => {
-            say!("Sandbox:  on ({}). What a command that you allow cannot do, tried just now:", form.name());
-        }
-        Err(reason) if loaded.settings.sandbox.enabled => {
-            say!(
-                "Sandbox:  NONE: {reason}. Commands run with all your rights; docs/sandbox.md says what to do"
-            );
-        }
-        Err(reason) => say!("Sandbox:  off ({reason}). Commands run with all your rights"),
+/// The facts, a line each.
+fn print_facts(facts: &Value, loaded: &Loaded, proofs: &[Proof]) {
+    let terminal = Terminal::look();
+    say!("Decurion {}", facts["version"].as_str().unwrap_or_default());
+    let lines = settings_lines(loaded).into_iter().chain(fact_lines(facts));
+    for line in lines.chain(sandbox_lines(loaded, proofs)) {
+        line.print(terminal);
     }
-    for Proof { promise, held } in proofs {
-        match held {
-            Ok(true) => say!("  ok         commands cannot {promise}"),
-            Ok(false) => {
-                say!(
-                    "  PROBLEM    a command could {promise}. Please report it with the output of `decurion doctor --json`"
-                );
+}
+
+/// Every problem of the settings with what to do about it, then what is odd about them.
+fn settings_lines(loaded: &Loaded) -> Vec<Line> {
+    let line = |mark: Mark, text: String| Line::new(mark, "Settings", text);
+    let mut lines = Vec::new();
+    for (problems, advice) in [
+        (&loaded.invalid, "No session starts until this is corrected."),
+        (
+            &loaded.broken,
+            "Without this file no session starts here: correct it, or leave it out with --setting-sources user.",
+        ),
+    ] {
+        lines.extend(problems.iter().map(|problem| line(Mark::Bad, problem.to_string())));
+        if let Some(last) = lines.last_mut().filter(|_| !problems.is_empty()) {
+            last.advice.push(advice.to_owned());
+        }
+    }
+    lines.extend(warnings(loaded).into_iter().map(|warning| line(Mark::Odd, warning)));
+    if lines.is_empty() {
+        lines.push(line(Mark::Good, "no problems".to_owned()));
+    }
+    lines
+}
+
+/// The model, its providers, the state folder and the project.
+fn fact_lines(facts: &Value) -> Vec<Line> {
+    let text = |key: &str| facts[key].as_str();
+    let list = |key: &str| facts[key].as_array().map_or(&[][..], Vec::as_slice);
+    let mut lines = vec![match (text("model"), text("model_problem")) {
+        (Some(model), None) => Line::new(Mark::Good, "Model", model),
+        (Some(model), Some(problem)) => Line::new(Mark::Bad, "Model", format!("{model}: {problem}")),
+        (None, problem) => {
+            let line = Line::new(Mark::Bad, "Model", problem.unwrap_or("none is configured"));
+            if list("providers").is_empty() {
+                line.advice("Set ANTHROPIC_API_KEY or OPENAI_API_KEY, start Ollama or llama.cpp, or run `decurion` in a terminal.")
+            } else {
+                line
             }
-            Err(reason) => say!("  not tried  commands cannot {promise} ({reason})"),
         }
+    }];
+    for provider in list("providers") {
+        let part = |key: &str| provider[key].as_str().unwrap_or_default();
+        let text = format!("{} ({}, {})", part("name"), part("kind"), part("url"));
+        lines.push(Line::new(Mark::Good, "Provider", text));
     }
+    if let Some(name) = facts["local"]["name"].as_str() {
+        let part = |key: &str| facts["local"][key].as_str().unwrap_or_default();
+        let text = format!("{name} on this machine ({}, model {})", part("url"), part("model"));
+        lines.push(Line::new(Mark::Good, "Found", text));
+    }
+    lines.push(match (text("state"), text("state_problem")) {
+        (state, Some(problem)) => {
+            Line::new(Mark::Bad, "State", format!("{}: {problem}", state.unwrap_or("no folder")))
+        }
+        (Some(state), None) => Line::new(Mark::Good, "State", format!("{state} (sessions, settings, logs)")),
+        (None, None) => Line::new(Mark::Bad, "State", "no home folder, so nothing is kept")
+            .advice("Set HOME, or DECURION_HOME to a folder."),
+    });
+    let project = text("project").unwrap_or_default();
+    lines.push(match facts["trusted"].as_bool() {
+        Some(true) => Line::new(Mark::Good, "Project", format!("{project} (trusted)")),
+        _ => Line::new(Mark::Odd, "Project", format!("{project} (not trusted)"))
+            .advice("`decurion trust` shows what its settings would do, and asks."),
+    });
+    lines
+}
+
+/// The sandbox, and each promise about it that was tried just now.
+fn sandbox_lines(loaded: &Loaded, proofs: &[Proof]) -> Vec<Line> {
+    let sandbox = |mark: Mark, text: String| Line::new(mark, "Sandbox", text);
+    let first = match wire::sandbox_form(loaded) {
+        Ok(Form::Landlock) => sandbox(Mark::Odd, "on (landlock)".to_owned())
+            .advice("It protects less than namespaces; docs/sandbox.md says how to get these."),
+        Ok(form) => sandbox(Mark::Good, format!("on ({})", form.name())),
+        Err(reason) if loaded.settings.sandbox.enabled => {
+            sandbox(Mark::Bad, format!("not available: {reason}"))
+                .advice("Commands run with all your rights; docs/sandbox.md says what to do.")
+        }
+        Err(reason) => {
+            sandbox(Mark::Odd, format!("off ({reason})")).advice("Commands run with all your rights.")
+        }
+    };
+    let proofs = proofs.iter().map(|Proof { promise, held }| match held {
+        Ok(true) => Line::new(Mark::Good, "", format!("commands cannot {promise}")),
+        Ok(false) => Line::new(Mark::Bad, "", format!("PROBLEM: a command could {promise}"))
+            .advice("Please report it with the output of `decurion doctor --json`."),
+        Err(reason) => Line::new(Mark::Odd, "", format!("not tried: commands cannot {promise} ({reason})")),
+    });
+    [first].into_iter().chain(proofs).collect()
 }
 
 /// What is wrong with the settings.
@@ -173,7 +270,7 @@ pub fn lost_restrictions(loaded: &Loaded) -> impl Iterator<Item = String> {
     rules_without_tool(loaded).filter(|problem| problem.is_lost_restriction).map(|problem| problem.text)
 }
 
-/// A rule that names no tool.
+/// A rule without effect.
 struct WithoutTool {
     /// Where it is and what is wrong with it.
     text: String,
@@ -181,7 +278,7 @@ struct WithoutTool {
     is_lost_restriction: bool,
 }
 
-/// Rules that name no tool and therefore have no effect.
+/// Rules that name no tool, or a path that is not meant, and therefore have no effect.
 fn rules_without_tool(loaded: &Loaded) -> impl Iterator<Item = WithoutTool> {
     let rules = &loaded.rules;
     let lists = [
@@ -189,13 +286,32 @@ fn rules_without_tool(loaded: &Loaded) -> impl Iterator<Item = WithoutTool> {
         ("ask", &rules.set.ask, &rules.ask_origins),
         ("deny", &rules.set.deny, &rules.deny_origins),
     ];
-    lists.into_iter().flat_map(|(list, rules, origins)| {
+    lists.into_iter().flat_map(move |(list, rules, origins)| {
         rules.iter().zip(origins).filter_map(move |(rule, origin)| {
-            let problem = unknown_tool(&rule.tool, &[])?;
+            let Some(problem) = unknown_tool(&rule.tool, &[]) else {
+                let meant = misplaced(loaded, rule).filter(|_| list == "allow")?;
+                let text = format!(
+                    "{origin}: the {list} rule {rule} has no effect: `/` begins with the project's folder; for {} \
+                     write {}(/{})",
+                    meant, rule.tool, meant
+                );
+                return Some(WithoutTool { text, is_lost_restriction: false });
+            };
             let text = format!("{origin}: the {list} rule {rule} has no effect: {problem}");
             Some(WithoutTool { text, is_lost_restriction: list != "allow" && problem.near.is_some() })
         })
     })
+}
+
+/// The path of the machine that a rule means whose path begins with one `/`: one that is there, while the project has
+/// nothing of the kind.
+fn misplaced<'a>(loaded: &Loaded, rule: &'a Rule) -> Option<&'a str> {
+    const OF_PATHS: [&str; 6] = ["Read", "Edit", "Write", "Glob", "Grep", "NotebookEdit"];
+    let path = rule.specifier.as_deref().filter(|_| OF_PATHS.contains(&rule.tool.as_str()))?;
+    let first = path.strip_prefix('/')?.split('/').next().filter(|first| !first.is_empty())?;
+    let is_plain = !first.contains(['*', '?', '[', '{']);
+    let is_there = |root: &Utf8Path| root.join(first).exists();
+    (is_plain && is_there(Utf8Path::new("/")) && !is_there(&loaded.paths.root)).then_some(path)
 }
 
 /// Entries of `secrets` that cannot be used.

@@ -3,6 +3,8 @@
 
 mod serve;
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +25,9 @@ use crate::command::sandbox;
 use crate::consent::{agreed, can_be_asked};
 use crate::definitions::Live;
 use crate::report::{FAILED, Failure, note, visible, visible_lines};
+use crate::screen::Style;
 use crate::servers::{self, Declared, Flags};
+use crate::table::{Cell, Table};
 use crate::wire;
 
 /// Does it.
@@ -94,10 +98,13 @@ impl Here {
         self.declared.all.get(name).or_else(alone).ok_or_else(|| {
             let known: Vec<&str> =
                 self.declared.all.entries.iter().map(|entry| entry.name.as_str()).collect();
-            let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
-            Failure::usage(format!("there is no MCP server of this name: {name}"))
-                .hint(format!("the servers: {known}"))
-                .hint("declare one with `decurion mcp add`, or in .mcp.json")
+            let failure = Failure::usage(format!("MCP server not found: {name}"));
+            let failure = match decurion_protocol::nearest(name, known.iter().copied()).first() {
+                Some(near) => failure.hint(format!("did you mean {near}?")),
+                None if known.is_empty() => failure,
+                None => failure.hint(format!("servers: {}", known.join(", "))),
+            };
+            failure.hint("declare one with `decurion mcp add`, or in .mcp.json")
         })
     }
 
@@ -114,7 +121,23 @@ impl Here {
             return Ok(server);
         }
         let state = entry.state.describe(&entry.name);
-        Err(Failure::usage(visible(&format!("it is not started: it {state}"))))
+        Err(Failure::usage(visible(&format!("{} is not started: {state}", entry.name))))
+    }
+
+    /// Why a server cannot start, if its program is not there.
+    fn absent_program(&self, server: &McpServer) -> Option<String> {
+        let McpTransport::Stdio { command, env, cwd, .. } = &server.transport else { return None };
+        let folder = cwd.as_deref().unwrap_or(&self.loaded.paths.cwd).as_std_path();
+        let path = env.get("PATH").map(OsStr::new).or_else(|| self.environment.get_os("PATH"));
+        let is_there = if command.contains('/') {
+            is_program(&folder.join(command))
+        } else {
+            // Without a search path it is not known where the system looks.
+            path.is_none_or(|path| {
+                std::env::split_paths(path).any(|one| is_program(&folder.join(one).join(command)))
+            })
+        };
+        (!is_there).then(|| format!("cannot start: program not found: {command}"))
     }
 
     fn kept(&self, hash: &str) -> Option<Manifest> {
@@ -154,12 +177,20 @@ impl Here {
     }
 }
 
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file())
+        && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
 fn list(json: bool) -> Result<u8, Failure> {
     let here = Here::load()?;
     for problem in &here.declared.all.problems {
         note(visible(&problem.to_string()));
     }
+    let mut table = Table::new(["NAME", "STATE", "DECLARED IN", "SERVER"]);
     for entry in &here.declared.all.entries {
+        let absent = Some(entry).filter(|entry| entry.state == McpState::Ready);
+        let absent = absent.and_then(|entry| here.absent_program(entry.server.as_ref()?));
         let transport = entry.server.as_ref().map(|server| &server.transport);
         if json {
             let line = json!({
@@ -169,19 +200,29 @@ fn list(json: bool) -> Result<u8, Failure> {
                 "transport": transport.map(McpTransport::name),
                 "target": entry.written.summary(),
                 "declared": entry.written.shown(),
-                "ready": entry.state == McpState::Ready,
-                "state": entry.state.describe(&entry.name),
+                "ready": entry.state == McpState::Ready && absent.is_none(),
+                "state": absent.clone().unwrap_or_else(|| entry.state.describe(&entry.name)),
             });
             say!("{line}");
         } else {
             let kind = transport.map_or("?", McpTransport::name);
-            say!("{}: {kind} {}", visible(&entry.name), visible(&entry.written.summary()));
-            say!("    {} ({})", entry.source, visible(&entry.place));
-            say!("    {}", visible(&entry.state.describe(&entry.name)));
+            let (style, state) = match (&entry.state, &absent) {
+                (McpState::Ready, Some(absent)) => (Style::Bad, absent.clone()),
+                (McpState::Ready, None) => (Style::Good, entry.state.describe(&entry.name)),
+                (McpState::Unusable(_), _) => (Style::Bad, entry.state.describe(&entry.name)),
+                _ => (Style::Warning, entry.state.describe(&entry.name)),
+            };
+            table.row([
+                Cell::new(Style::Strong, &entry.name),
+                Cell::new(style, state),
+                Cell::new(Style::Faint, format!("{} ({})", entry.source, entry.place)),
+                format!("{kind} {}", entry.written.summary()).into(),
+            ]);
         }
     }
+    table.print();
     if here.declared.all.entries.is_empty() && !json {
-        say!("no MCP servers are declared; `decurion mcp add --help` shows how");
+        say!("No MCP servers. Add one with `decurion mcp add` (--help shows how).");
     }
     Ok(0)
 }
@@ -226,7 +267,7 @@ fn get(name: &str, json: bool) -> Result<u8, Failure> {
             "  approved with {}",
             if tools.is_empty() { "no tools".to_owned() } else { visible(&tools.join(", ")) }
         ),
-        None => say!("  approved with nothing yet: what it offers is kept when it is first used"),
+        None => say!("  approved with nothing yet: its tools are recorded when it is first used"),
     }
     Ok(0)
 }
@@ -299,8 +340,11 @@ fn edit_failure(error: &EditError) -> Failure {
 /// Writes a declaration. Whoever types it wants it: a project's is approved, and a folder that was trusted
 /// stays so with it.
 fn add(name: &str, declared: Value, scope: Scope) -> Result<u8, Failure> {
-    if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
-        return Err(Failure::usage("a server's name has 1 to 64 characters"));
+    let is_plain =
+        |letter: char| !letter.is_control() && !letter.is_whitespace() && !"'\"\\$`".contains(letter);
+    if name.is_empty() || name.len() > 64 || !name.chars().all(is_plain) {
+        return Err(Failure::usage(format!("not a name for a server: {:?}", visible(name)))
+            .hint("a name has 1 to 64 characters and no spaces or quotes"));
     }
     if !declared.is_object() {
         return Err(Failure::usage("a declaration is a JSON object"));
@@ -324,12 +368,15 @@ fn add(name: &str, declared: Value, scope: Scope) -> Result<u8, Failure> {
         record_approval(&before, name, &checked.hash)?;
     }
     say!("{name}: declared in {file}");
-    match &Here::load()?.entry(name)?.state {
-        McpState::Ready => say!("`decurion mcp test {name}` tries it"),
-        McpState::Unusable(why) if checked.unset => {
-            note(format!("warning: {name} does not start like this: {}", visible(why)));
+    let now = Here::load()?;
+    let entry = now.entry(name)?;
+    match (&entry.state, entry.server.as_ref().and_then(|server| now.absent_program(server))) {
+        (McpState::Ready, Some(absent)) => note(format!("warning: {name} {}", visible(&absent))),
+        (McpState::Ready, None) => say!("Try it with `decurion mcp test {name}`."),
+        (McpState::Unusable(why), _) if checked.unset => {
+            note(format!("warning: {name} cannot start like this: {}", visible(why)));
         }
-        state => say!("{}", state.describe(name)),
+        (state, _) => say!("{}", state.describe(name)),
     }
     Ok(0)
 }
@@ -360,7 +407,7 @@ fn remove(name: &str, scope: Option<ScopeWord>) -> Result<u8, Failure> {
             .extend(edit::remove(&before.loaded.paths, scope, name).map_err(|error| edit_failure(&error))?);
     }
     if removed.is_empty() {
-        return Err(Failure::usage(format!("no settings file here declares this server: {name}")));
+        return Err(Failure::usage(format!("MCP server not declared in a settings file here: {name}")));
     }
     if before.loaded.trust.is_trusted() {
         keep_trust(&before.loaded)?;
@@ -437,7 +484,7 @@ fn test(name: &str, json: bool) -> Result<u8, Failure> {
         Ok(offered) => {
             print_offer(server, offered, tried.took);
             if !changes.is_empty() {
-                say!("it differs from what was approved (`decurion mcp approve {name}` accepts it):");
+                say!("changed since it was approved (`decurion mcp approve {name}` accepts it):");
                 for change in &changes {
                     say!("{}", visible_lines(change));
                 }
@@ -446,13 +493,13 @@ fn test(name: &str, json: bool) -> Result<u8, Failure> {
         }
         Err(why) => {
             let why = visible_lines(why);
-            Err(Failure::failed(format!("{name} does not work ({:.1} s): {why}", tried.took.as_secs_f64())))
+            Err(Failure::failed(format!("{name}: failed after {:.1} s: {why}", tried.took.as_secs_f64())))
         }
     }
 }
 
 fn print_offer(server: &McpServer, offered: &Manifest, took: Duration) {
-    say!("{}: works, started in {:.1} s", visible(&server.name), took.as_secs_f64());
+    say!("{}: OK ({:.1} s)", visible(&server.name), took.as_secs_f64());
     for tool in &offered.tools {
         let first = tool.description.lines().next().unwrap_or_default();
         let hint = if tool.read_only { " (says it changes nothing)" } else { "" };
@@ -485,31 +532,31 @@ fn approve(name: &str, yes: bool) -> Result<u8, Failure> {
         McpState::Untrusted => {
             return Err(Failure::usage("the folder is not trusted").hint("run `decurion trust` first"));
         }
-        McpState::Disabled(by) => return Err(Failure::usage(format!("it is off: {}", visible(by)))),
+        McpState::Disabled(by) => return Err(Failure::usage(format!("it is disabled: {}", visible(by)))),
         _ => {}
     }
     // Of what definitions declare, only a project's is listed.
     let is_projects = matches!(entry.source, McpSource::Project | McpSource::Local | McpSource::Agent);
     if is_projects {
-        agreed(yes, "Approve it as it is declared, and start it to see what it offers?")?;
+        agreed(yes, "Approve this declaration, and start the server to list its tools?")?;
         record_approval(&here, &entry.name, &entry.hash)?;
-        say!("approved as it is declared in {}", visible(&entry.place));
+        say!("Approved as declared in {}.", visible(&entry.place));
     } else {
         can_be_asked(yes)?;
     }
     let tried = try_out(&here, server)?;
     let offered = tried.offered.map_err(|why| {
         let why = visible_lines(&why);
-        Failure::failed(format!("what it offers is not known, since it does not work: {why}"))
+        Failure::failed(format!("it failed to start, so its tools are not known: {why}"))
     })?;
     let changes = here.kept(&entry.hash).map(|kept| manifest::changes(&kept, &offered)).unwrap_or_default();
     for change in &changes {
         say!("{}", visible_lines(change));
     }
     print_offer(server, &offered, tried.took);
-    agreed(yes, "Accept what it offers?")?;
+    agreed(yes, "Approve these tools?")?;
     keep(&here, &entry.hash, &offered)?;
-    say!("what it offers is accepted");
+    say!("Approved.");
     Ok(0)
 }
 
@@ -522,12 +569,10 @@ fn login(name: &str, scope: Option<&str>) -> Result<u8, Failure> {
     let entry = here.entry(name)?;
     let server = Here::ready(entry)?;
     let (McpTransport::Http { url, .. } | McpTransport::Sse { url, .. }) = &server.transport else {
-        return Err(Failure::usage(format!(
-            "{name} is a program, not an address: there is nothing to log in to"
-        )));
+        return Err(Failure::usage(format!("{name} is a local program and needs no login")));
     };
     let logins = servers::logins(&here.loaded)
-        .ok_or_else(|| Failure::usage("there is no state folder to keep a login in"))?;
+        .ok_or_else(|| Failure::usage("no state folder to keep the login in"))?;
     let leave = block_on(async {
         let login = Login::begin(url, scope).await?;
         say!("Open this address in a browser on this machine, and agree there:\n\n{}\n", login.address);
@@ -536,8 +581,8 @@ fn login(name: &str, scope: Option<&str>) -> Result<u8, Failure> {
     .map_err(|error| Failure::failed(error.to_string()))?;
     logins
         .keep(&entry.hash, &leave)
-        .map_err(|error| Failure::failed(format!("the login cannot be kept: {error}")))?;
-    say!("{name}: logged in; `decurion mcp logout {name}` forgets it");
+        .map_err(|error| Failure::failed(format!("cannot save the login: {error}")))?;
+    say!("{name}: logged in (`decurion mcp logout {name}` logs out)");
     Ok(0)
 }
 
@@ -547,7 +592,7 @@ fn logout(name: &str) -> Result<u8, Failure> {
     let folder = ManifestFolder::new(wire::state_folder(&here.loaded));
     let was = folder
         .forget_login(&entry.hash)
-        .map_err(|error| Failure::failed(format!("the login cannot be forgotten: {error}")))?;
-    say!("{name}: {}", if was { "the login is forgotten" } else { "nobody was logged in" });
+        .map_err(|error| Failure::failed(format!("cannot remove the login: {error}")))?;
+    say!("{name}: {}", if was { "logged out" } else { "was not logged in" });
     Ok(0)
 }

@@ -43,19 +43,19 @@ fn failure(error: &MergeError, args: &MergeArgs) -> Failure {
     let failure = Failure::usage(error.to_string());
     match error {
         MergeError::CheckedOut { .. } => failure.hint(format!(
-            "leave --into out, then take the result over there: git merge --ff-only {}",
+            "leave --into out, then update that branch: git merge --ff-only {}",
             decurion_engine::merge::TARGET
         )),
-        MergeError::Unknown(_) => failure.hint("`decurion worktrees list` shows what there is"),
+        MergeError::Unknown(_) => failure.hint("`decurion worktrees list` lists the worktrees"),
         MergeError::Moved { .. } => Failure::failed(error.to_string())
-            .hint(format!("look at it: git log {}; then merge again", args.into)),
+            .hint(format!("inspect it with git log {}, then merge again", args.into)),
         _ => failure,
     }
 }
 
 fn print(merged: &Merged, dry: bool) {
     if merged.rows.is_empty() {
-        say!("nothing to merge");
+        say!("Nothing to merge.");
         return;
     }
     for row in &merged.rows {
@@ -65,7 +65,7 @@ fn print(merged: &Merged, dry: bool) {
     let would = if dry { "would be " } else { "" };
     say!("{count} of {} {would}merged into {}", merged.rows.len(), merged.target);
     if count > 0 && !dry {
-        say!("take it over with: git merge --ff-only {}", merged.target);
+        say!("To update your branch: git merge --ff-only {}", merged.target);
     }
 }
 
@@ -75,13 +75,13 @@ fn in_words(row: &MergeRow, dry: bool) -> String {
     let words = match &row.outcome {
         MergeOutcome::Merged { .. } if dry => "merges".to_owned(),
         MergeOutcome::Merged { .. } => "merged".to_owned(),
-        MergeOutcome::Contained => "is in it already".to_owned(),
+        MergeOutcome::Contained => "already merged".to_owned(),
         MergeOutcome::Conflicts { files } => format!("conflicts in {}", files.join(", ")),
         MergeOutcome::Refused { gate, output } => {
-            format!("not let through by the gate, {gate}; see {output}")
+            format!("rejected by the gate ({gate}); see {output}")
         }
-        MergeOutcome::Skipped { reason } => format!("left out: {reason}"),
+        MergeOutcome::Skipped { reason } => format!("skipped: {reason}"),
     };
-    let gone = if row.removed { ", its worktree is removed" } else { "" };
+    let gone = if row.removed { " (worktree removed)" } else { "" };
     format!("{}{about}: {words}{gone}", row.name)
 }

@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 
 use super::agents::tool_names;
 use crate::args::PluginCommand;
+use crate::consent::agreed;
 use crate::report::{FAILED, Failure, note, visible};
+use crate::screen::Style;
+use crate::table::{Cell, Table};
 use crate::wire;
 
 /// Lists, checks, adds or switches plugins.
@@ -19,19 +22,21 @@ pub fn run(command: PluginCommand) -> Result<u8, Failure> {
     match command {
         PluginCommand::List { json } => list(&loaded, json),
         PluginCommand::Validate { path, json } => return Ok(validate(&loaded, &path, json)),
-        PluginCommand::Add { path } => add(&loaded, &path)?,
-        PluginCommand::Enable { name } => {
-            let plugin = registry(&loaded).enable(&name).map_err(failure)?;
-            say!("{name}: on, as it is now in {}", plugin.root);
+        PluginCommand::Add { path, yes } => add(&loaded, &path, yes)?,
+        PluginCommand::Enable { name, yes } => {
+            let plugin = registry(&loaded).find(&name).map_err(failure)?;
             show_programs(&plugin);
+            agreed(yes, &format!("Enable the plugin {}?", visible(&name)))?;
+            registry(&loaded).enable(&name, &plugin).map_err(failure)?;
+            say!("{name}: enabled as it is now in {}", plugin.root);
         }
         PluginCommand::Disable { name } => {
             registry(&loaded).disable(&name).map_err(failure)?;
-            say!("{name}: off");
+            say!("{name}: disabled");
         }
         PluginCommand::Remove { name } => {
             registry(&loaded).remove(&name).map_err(failure)?;
-            say!("{name}: forgotten; its folder is still there");
+            say!("{name}: removed; its folder is still there");
         }
     }
     Ok(0)
@@ -56,17 +61,23 @@ fn failure(error: PluginError) -> Failure {
 
 fn list(loaded: &Loaded, json: bool) {
     let plugins = Plugins::load(loaded, &[]);
+    let mut table = Table::new(["NAME", "VERSION", "STATE", "FOLDER", "DESCRIPTION"]);
     for plugin in &plugins.all {
         if json {
             say!("{}", row(plugin));
         } else {
-            let about = plugin.description.as_deref().unwrap_or_default();
-            let version = plugin.version.as_deref().unwrap_or("-");
-            say!("{}  {version}  {}  {}  {}", plugin.name, plugin.state.word(), plugin.root, one_line(about));
+            table.row([
+                Cell::new(Style::Strong, &plugin.name),
+                plugin.version.as_deref().unwrap_or_default().into(),
+                plugin.state.word().into(),
+                Cell::new(Style::Faint, &plugin.root),
+                one_line(plugin.description.as_deref().unwrap_or_default()).into(),
+            ]);
         }
     }
+    table.print();
     if plugins.all.is_empty() && !json {
-        say!("no plugins; `decurion plugin add PATH` adds one");
+        say!("No plugins. Add one with `decurion plugin add PATH`.");
     }
     plugins.warnings.iter().for_each(note);
 }
@@ -109,21 +120,34 @@ fn absolute(loaded: &Loaded, path: &Utf8Path) -> Utf8PathBuf {
     loaded.paths.expand(path.as_str(), &loaded.paths.cwd)
 }
 
-fn add(loaded: &Loaded, path: &Utf8Path) -> Result<(), Failure> {
+fn add(loaded: &Loaded, path: &Utf8Path, yes: bool) -> Result<(), Failure> {
     let plugin = Plugin::read(&absolute(loaded, path));
-    let on = registry(loaded).add(&plugin).map_err(failure)?;
-    let how = if on { "on" } else { "off; `decurion plugin enable` switches it on" };
-    say!("{}: added from {}, {how}", plugin.name, plugin.root);
+    let mut registry = registry(loaded);
+    registry.check(&plugin).map_err(failure)?;
     show_programs(&plugin);
+    agreed(yes, &format!("Add the plugin {} from {}?", visible(&plugin.name), plugin.root))?;
+    let on = registry.add(&plugin).map_err(failure)?;
+    let how = if on { "enabled" } else { "not enabled; `decurion plugin enable` does that" };
+    say!("{}: added from {}, {how}", plugin.name, plugin.root);
     Ok(())
 }
 
-/// What runs because of a plugin: whoever adds it should have seen that.
+/// What runs because of a plugin, and what it allows: whoever agrees to it should have seen that.
 fn show_programs(plugin: &Plugin) {
+    say!("{}  {}", visible(&plugin.name), one_line(plugin.description.as_deref().unwrap_or_default()));
     for hook in plugin.hooks().declarations {
         say!("  runs at {}: {}", hook.event, visible(&hook.command));
     }
     for (name, declared) in plugin.servers() {
         say!("  starts the server {}: {}", visible(name), visible(&Written::new(declared).summary()));
+    }
+    let parts = plugin.parts();
+    for part in parts.parts().iter().filter(|part| !part.said.is_empty()) {
+        for (what, written) in &part.said {
+            say!("  {} {}: {} {}", part.kind.name(), visible(&part.key), visible(what), visible(written));
+        }
+    }
+    if parts.parts().is_empty() {
+        say!("  runs no programs and allows nothing");
     }
 }

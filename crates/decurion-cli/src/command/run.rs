@@ -667,10 +667,12 @@ pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
             Outcome::Failed { error } => note(error),
             Outcome::Killed { by } => note(format!("stopped by {by}")),
             Outcome::Stalled { waiting_for } => note(format!("stalled: {waiting_for}")),
-            Outcome::OutOfBudget { budget, .. } => note(format!("the budget is used up: {budget}")),
+            Outcome::OutOfBudget { budget, .. } => note(budget_words(budget)),
             Outcome::Denied { reason, .. } => {
                 let reason = visible(reason);
-                note(format!("denied: {reason}; rules are given with --allowedTools or in the settings"));
+                note(format!(
+                    "denied: {reason}\n  add rules with --allowedTools, or to permissions.allow in the settings"
+                ));
             }
             Outcome::Lost => note("the end of the run was not seen"),
         }
@@ -684,6 +686,16 @@ pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
         return 0;
     }
     finish.outcome.exit_code()
+}
+
+/// Which budget stopped the work, for people.
+fn budget_words(budget: &str) -> String {
+    match budget {
+        "turns" => "turn limit reached".to_owned(),
+        "money" => "budget exhausted: money".to_owned(),
+        "time" => "time limit reached".to_owned(),
+        other => format!("budget exhausted: {other}"),
+    }
 }
 
 fn load(
@@ -731,8 +743,8 @@ fn load(
 /// A directory that the tools may use, as it is named and as what it leads to: calls name either.
 fn directory(cwd: &Utf8Path, given: &Utf8Path) -> Vec<String> {
     let Ok(real) = cwd.join(given).canonicalize_utf8() else {
-        note(format!("--add-dir: there is no such directory: {given}"));
-        return vec![given.to_string()];
+        note(format!("--add-dir is ignored: no such directory: {given}"));
+        return Vec::new();
     };
     let plain = given.components().all(|part| !matches!(part, camino::Utf8Component::ParentDir));
     let named = cwd.join(given);
@@ -760,8 +772,10 @@ fn announce(loaded: &Loaded) {
     let parts = loaded.project_parts.parts().len();
     if let (TrustState::Untrusted { .. }, 1..) = (&loaded.trust, parts) {
         note(format!(
-            "this folder is not trusted: {parts} part(s) of its settings are off (`decurion trust` shows them and asks, \
-             --trust-folder trusts it for one run)"
+            "this folder is not trusted: {} disabled (`decurion trust` shows {} and asks, --trust-folder trusts it for \
+             one run)",
+            if parts == 1 { "1 setting is".to_owned() } else { format!("{parts} settings are") },
+            if parts == 1 { "it" } else { "them" }
         ));
     }
 }
@@ -908,9 +922,9 @@ fn thinking(args: &RunArgs) -> Result<Option<Thinking>, Failure> {
 fn effort(args: &RunArgs) -> Result<Option<String>, Failure> {
     match args.effort.as_deref() {
         None | Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(args.effort.clone()),
-        Some(word) => {
-            Err(Failure::usage(format!("--effort is none of low, medium, high, xhigh and max: {word}")))
-        }
+        Some(word) => Err(Failure::usage(format!(
+            "invalid --effort {word:?} (expected low, medium, high, xhigh or max)"
+        ))),
     }
 }
 
@@ -1005,8 +1019,7 @@ fn resume_at(args: &RunArgs) -> Result<Option<ResumeAt>, Failure> {
 }
 
 fn latest(loaded: &Loaded) -> Result<SessionId, Failure> {
-    let none =
-        || Failure::usage("there is no session of this folder to continue").hint("leave --continue out");
+    let none = || Failure::usage("no sessions in this folder").hint("leave --continue out");
     let state = loaded.paths.state.clone().ok_or_else(none)?;
     let archive = decurion_store::Archive::new(state);
     let latest = archive

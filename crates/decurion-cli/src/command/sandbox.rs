@@ -71,7 +71,7 @@ fn show(lines: &[String]) {
 
 fn absent(loaded: &Loaded) -> Failure {
     let reason = wire::sandbox_form(loaded).err().unwrap_or_default();
-    Failure::failed(format!("there is no sandbox here: {reason}"))
+    Failure::failed(format!("no sandbox available: {reason}"))
 }
 
 /// What a session in this folder decides by.
@@ -129,16 +129,16 @@ fn explain(
         ]);
     }
     let verdict = match decision.verdict {
-        Verdict::Allow => "runs without a question",
-        Verdict::Ask => "is asked about",
-        Verdict::Deny => "is refused",
+        Verdict::Allow => "Runs without asking",
+        Verdict::Ask => "Needs permission",
+        Verdict::Deny => "Is refused",
     };
-    let mut lines = vec![format!("It {verdict}: {}.", bash::visible(&decision.reason))];
+    let mut lines = vec![format!("{verdict}: {}.", bash::visible(&decision.reason))];
     lines.extend(saved);
     let parts = permission::explain(&policy, "Bash", &input, &intent);
     lines.extend(parts.iter().map(part_in_words));
     match explained.sandbox {
-        None => lines.push("It runs without a sandbox.".to_owned()),
+        None => lines.push("Runs without a sandbox.".to_owned()),
         Some(sandbox) => {
             lines.extend(sandbox_in_words(&sandbox, &explained.held, decision.verdict, form));
             lines.extend(network_in_words(loaded, &sandbox));
@@ -164,17 +164,17 @@ fn saved_question(policy: &Policy, input: &Value, intent: &Intent, decision: &De
     }
     let weaker = [
         (Walls::Standing, "Without sandbox.autoAllowBashIfSandboxed"),
-        (Walls::Absent, "Without the sandbox, which lets it change nothing,"),
+        (Walls::Absent, "Without the read-only sandbox"),
     ];
     weaker.into_iter().find_map(|(walls, without)| {
         let other = permission::decide(&Policy { walls, ..policy.clone() }, "Bash", input, intent);
         let reason = bash::visible(&other.reason).clone();
-        (other.verdict != Verdict::Allow).then(|| format!("{without} it would be asked about: {reason}."))
+        (other.verdict != Verdict::Allow).then(|| format!("{without} it would need permission: {reason}."))
     })
 }
 
 fn sandbox_in_words(sandbox: &Sandbox, held: &[PathBuf], verdict: Verdict, form: &str) -> Vec<String> {
-    let when = if verdict == Verdict::Allow { "It runs" } else { "If it is allowed, it runs" };
+    let when = if verdict == Verdict::Allow { "Runs" } else { "Once allowed, it runs" };
     let mut lines = vec![format!("{when} in a sandbox ({form}):")];
     let mut list = |title: &str, paths: &[PathBuf]| {
         let known: Vec<_> = paths.iter().filter(|path| path.exists() || held.contains(path)).collect();
@@ -186,10 +186,10 @@ fn sandbox_in_words(sandbox: &Sandbox, held: &[PathBuf], verdict: Verdict, form:
         }
     };
     list("can write", &sandbox.writable);
-    list("but not", &sandbox.read_only);
-    list("nor replace the links", &sandbox.links);
+    list("cannot write", &sandbox.read_only);
+    list("cannot replace these links", &sandbox.links);
     list("cannot read", &sandbox.hidden);
-    list("but can read", &shown_in_hidden(sandbox));
+    list("except", &shown_in_hidden(sandbox));
     lines
 }
 
@@ -207,7 +207,7 @@ fn network_in_words(loaded: &Loaded, sandbox: &Sandbox) -> Vec<String> {
     } else if loaded.settings.sandbox.network_open {
         lines.push("  network: that of this machine (sandbox.network.open)".to_owned());
     } else {
-        lines.push("  network: these hosts, through the proxy".to_owned());
+        lines.push("  network: through the proxy, to these hosts".to_owned());
         let mut by_reason: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (host, reason) in wire::listed_hosts(loaded) {
             by_reason.entry(reason).or_default().push(host);
@@ -312,7 +312,9 @@ async fn run_program(
         crate::report::note(format!("sandbox: {line}"));
     }
     match exit {
-        Exit::Unknown => Err(Failure::failed("the program was killed with the process that watched it")),
+        Exit::Unknown => {
+            Err(Failure::failed("the program was killed together with the process that watched it"))
+        }
         exit @ Exit::OverLimit(_) => Err(Failure::failed(format!("the program was ended: it {exit}"))),
         exit => Ok(exit.shell_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
     }

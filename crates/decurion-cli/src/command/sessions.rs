@@ -1,23 +1,24 @@
-//! `decurion sessions`: what was recorded. Takes a subcommand, prints lists, conversations or whole sessions.
+//! `decurion sessions`: what was recorded. Takes a subcommand, prints lists, conversations or whole sessions, or removes one.
 
 use std::io::Write as _;
 
 use camino::Utf8Path;
-use decurion_protocol::{Block, Envelope, Event, Message, Role, SessionId};
-use decurion_store::{Archive, Found, ReplayOptions, SessionPaths, replay};
+use decurion_protocol::event::Origin;
+use decurion_protocol::{Block, Envelope, Event, Message, Role, SessionId, SessionSummary};
+use decurion_store::{Archive, Found, LeaseState, Leases, OpenError, ReplayOptions, SessionPaths, replay};
 use serde_json::json;
 
 use crate::args::SessionsCommand;
-use crate::report::{Failure, visible};
+use crate::consent::agreed;
+use crate::report::{Failure, note, visible};
+use crate::screen::Style;
+use crate::table::{Cell, Table, ago, short, short_ids, size};
 use crate::{screen, wire};
 
-/// Lists, shows or exports sessions.
+/// Lists, shows, exports or removes sessions.
 pub fn run(command: SessionsCommand) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
-    let paths = decurion_config::Paths::discover(&cwd, &environment)?;
-    let home = paths.state.ok_or_else(|| {
-        Failure::usage("there is no state folder, because there is no home folder").hint("set DECURION_HOME")
-    })?;
+    let home = wire::state(&decurion_config::Paths::discover(&cwd, &environment)?)?;
     let archive = Archive::new(home);
     match command {
         SessionsCommand::List { all, json } => {
@@ -28,6 +29,7 @@ pub fn run(command: SessionsCommand) -> Result<u8, Failure> {
         SessionsCommand::Export { id, json, output } => {
             export(&archive, &find(&archive, &id)?, json, output.as_deref())
         }
+        SessionsCommand::Rm { id, yes } => remove(&archive, &id, yes),
     }
     .map(|()| 0)
 }
@@ -43,10 +45,10 @@ pub(super) fn named(archive: &Archive, id: &str) -> Result<SessionId, Failure> {
     let found: Vec<SessionId> = listed.iter().map(|one| one.session).filter(begins).collect();
     match &*found {
         [session] => Ok(*session),
-        [] => Err(Failure::usage(format!("there is no session of this id: {}", visible(id)))
-            .hint("`decurion sessions list --all` shows them")),
+        [] => Err(Failure::usage(format!("session not found: {}", visible(id)))
+            .hint("`decurion sessions list --all` lists the sessions")),
         several => Err(Failure::usage(format!("{} sessions begin with {id}", several.len()))
-            .hint("give more of the id; `decurion sessions list --all` shows them")),
+            .hint("give more of the id; `decurion sessions list --all` lists the sessions")),
     }
 }
 
@@ -60,24 +62,76 @@ pub(super) fn find(archive: &Archive, id: &str) -> Result<SessionPaths, Failure>
 }
 
 fn list(archive: &Archive, cwd: Option<&Utf8Path>, json: bool) -> Result<(), Failure> {
-    let sessions = archive.list(cwd).map_err(|error| unreadable(archive, &error))?;
-    if sessions.is_empty() && !json {
-        say!("no sessions{}", if cwd.is_some() { " in this folder (--all shows all)" } else { "" });
+    let all = archive.list(None).map_err(|error| unreadable(archive, &error))?;
+    // The beginning of an id that is shown is enough for every command, also in other folders.
+    let length = id_length(&all);
+    let sessions = || all.iter().filter(|session| cwd.is_none_or(|cwd| session.cwd == cwd));
+    if json {
+        sessions().for_each(|session| say!("{}", json!(session)));
+        return Ok(());
     }
-    for session in sessions {
-        if json {
-            say!("{}", json!(session));
-        } else {
-            let when = session.modified.map(|at| at.strftime("%Y-%m-%d %H:%M").to_string());
-            let kilobytes = session.bytes.div_ceil(1024);
-            say!(
-                "{}  {}  {kilobytes:>6} KB  {}",
-                session.session,
-                when.unwrap_or_default(),
-                decurion_serve::progress::one_line(&session.title)
-            );
-        }
+    if sessions().next().is_none() {
+        say!(
+            "{}",
+            if cwd.is_some() {
+                "No sessions in this folder (--all lists those of every folder)."
+            } else {
+                "No sessions."
+            }
+        );
+        return Ok(());
     }
+    let mut table = Table::new(["ID", "UPDATED", "SIZE", "FOLDER", "TITLE"]);
+    for session in sessions() {
+        let id = session.session.to_string();
+        table.row([
+            Cell::new(Style::Strong, short(&id, length)),
+            ago(session.modified).into(),
+            size(session.bytes).into(),
+            Cell::new(Style::Faint, if cwd.is_some() { "" } else { session.cwd.as_str() }),
+            decurion_serve::progress::one_line(&session.title).into(),
+        ]);
+    }
+    table.print();
+    Ok(())
+}
+
+/// How much of its id tells a session from all others.
+pub(super) fn id_length(all: &[SessionSummary]) -> usize {
+    let ids: Vec<String> = all.iter().map(|session| session.session.to_string()).collect();
+    short_ids(ids.iter().map(String::as_str))
+}
+
+/// Removes a session for good, after asking. Its worktrees are not touched.
+fn remove(archive: &Archive, id: &str, yes: bool) -> Result<(), Failure> {
+    let session = find(archive, id)?.session();
+    let leases = Leases::new(archive.layout().home());
+    let live = || {
+        Failure::usage(format!("session {session} is running"))
+            .hint(format!("`decurion attach {session}` shows it; end it first"))
+    };
+    if leases.is_alive(session) {
+        return Err(live());
+    }
+    let all = archive.list(None).map_err(|error| unreadable(archive, &error))?;
+    let title = all.into_iter().find(|one| one.session == session).map(|one| one.title);
+    let title = decurion_serve::progress::one_line(&title.unwrap_or_default());
+    let (worktrees, _) = leases.all(None).map_err(|error| unreadable(archive, &error))?;
+    let kept = worktrees.iter().filter(|one| one.session == session && one.state != LeaseState::Removed);
+    for lease in kept {
+        note(format!(
+            "its worktree {} stays, with the work in it: {} on {}",
+            visible(&lease.name),
+            visible(lease.path.as_str()),
+            visible(&lease.branch)
+        ));
+    }
+    agreed(yes, &format!("Remove session {session} ({title}) for good?"))?;
+    archive.remove(session).map_err(|error| match error {
+        OpenError::Held { .. } => live(),
+        error => Failure::failed(format!("cannot remove session {session}: {error}")),
+    })?;
+    say!("Removed session {session}.");
     Ok(())
 }
 
@@ -91,6 +145,8 @@ fn show(paths: &SessionPaths, json: bool) -> Result<(), Failure> {
         let at = decurion_serve::stream_json::timestamp(envelope.at);
         match envelope.event {
             Event::Message { message, .. } if json => say!("{}", json!({"at": at, "message": message})),
+            // What the runtime told the model is no word of the person.
+            Event::Message { meta, .. } if matches!(meta.origin, Origin::Note(_)) => {}
             Event::Message { message, .. } => print_message(&message),
             Event::CallEnded { call, output, .. } if json => say!(
                 "{}",
@@ -109,7 +165,7 @@ fn show(paths: &SessionPaths, json: bool) -> Result<(), Failure> {
     let report = replay(paths, &ReplayOptions::default(), &mut print)
         .map_err(|error| Failure::failed(format!("cannot read {}: {error}", paths.transcript())))?;
     if let Some(problems) = report.problems() {
-        crate::report::note(format!("{}: {problems}", paths.transcript()));
+        note(format!("{}: {problems}", paths.transcript()));
     }
     Ok(())
 }

@@ -32,15 +32,13 @@ const DENIED: &str = "A person looked at this call and denied it.";
 const MOST_CONTENT: u64 = 1 << 20;
 
 /// What becomes of the questions of a session that is not live.
-const AGAIN: &str = "what is still open is asked again then";
+const AGAIN: &str = "open questions are asked again then";
 
 /// Looks at tasks, or does something about one.
 pub fn run(args: &TasksArgs) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let paths = decurion_config::Paths::discover(&cwd, &environment)?;
-    let home = paths.state.ok_or_else(|| {
-        Failure::usage("there is no state folder, because there is no home folder").hint("set DECURION_HOME")
-    })?;
+    let home = wire::state(&paths)?;
     block_on(async {
         let chosen = choose(&home, &paths.cwd, args.session.as_deref()).await?;
         act(chosen, args).await
@@ -93,22 +91,22 @@ async fn stop(chosen: &mut Chosen, overview: &Overview, task: &TaskId, json: boo
     let row = overview.find(task.as_str())?;
     if let Some(outcome) = row["outcome"].as_str() {
         return print::done(json, &json!({"id": task, "outcome": outcome}), || {
-            format!("{task} has ended already: {outcome}")
+            format!("{task} has already ended: {outcome}")
         });
     }
-    ask(chosen, Command::Stop { task: task.clone() }, "until then nothing of it runs").await?;
+    ask(chosen, Command::Stop { task: task.clone() }, "nothing of it runs until then").await?;
     print::done(json, &json!({"id": task, "stopped": true}), || format!("{task} is being stopped"))
 }
 
 async fn pause(chosen: &mut Chosen, task: TaskId, tree: bool, json: bool) -> Result<(), Failure> {
     let command = Command::Pause { task: task.clone(), tree };
-    let count = count(&ask(chosen, command, "until then nothing of it runs").await?);
+    let count = count(&ask(chosen, command, "nothing of it runs until then").await?);
     print::done(json, &json!({"id": task, "paused": count}), || match (count, tree) {
-        (0, _) => format!("{task} is held already"),
-        (_, false) => format!("{task} is held; `decurion tasks continue {task}` lets it go on"),
+        (0, _) => format!("{task} is already paused"),
+        (_, false) => format!("{task} is paused; `decurion tasks continue {task}` resumes it"),
         (_, true) => {
             format!(
-                "{task} and all below it are held ({count}); `decurion tasks continue {task} --tree` lets them go on"
+                "{task} and its sub-agents are paused ({count}); `decurion tasks continue {task} --tree` resumes them"
             )
         }
     })
@@ -116,12 +114,12 @@ async fn pause(chosen: &mut Chosen, task: TaskId, tree: bool, json: bool) -> Res
 
 async fn go_on(chosen: &mut Chosen, task: TaskId, tree: bool, json: bool) -> Result<(), Failure> {
     let command = Command::Continue { task: task.clone(), tree };
-    let then = "what is held stays held, and this can be asked again then";
+    let then = "what is paused stays paused until then";
     let count = count(&ask(chosen, command, then).await?);
     print::done(json, &json!({"id": task, "continued": count}), || match (count, tree) {
-        (0, _) => format!("{task} was not held"),
-        (_, false) => format!("{task} goes on"),
-        (_, true) => format!("{task} and all below it go on ({count})"),
+        (0, _) => format!("{task} was not paused"),
+        (_, false) => format!("{task} is resumed"),
+        (_, true) => format!("{task} and its sub-agents are resumed ({count})"),
     })
 }
 
@@ -131,12 +129,15 @@ async fn budget(chosen: &mut Chosen, row: &Value, limits: Limits, json: bool) ->
         row["limits"].clone()
     } else {
         let command = Command::Rebudget { task: task.clone(), limits };
-        ask(chosen, command, "it goes on with the budget that it had").await?
+        ask(chosen, command, "its budget stays as it is until then").await?
     };
     print::done(json, &json!({"id": task, "limits": now}), || {
         format!(
-            "{task} may use {}",
-            print::limits(&now).unwrap_or_else(|| "what is left above it".to_owned())
+            "{task}: {}",
+            print::limits(&now).map_or_else(
+                || "no budget of its own (uses the session's)".to_owned(),
+                |limits| format!("may use {limits}")
+            )
         )
     })
 }
@@ -158,11 +159,11 @@ async fn resume(chosen: &mut Chosen, row: &Value, prompt: &str, json: bool) -> R
     let agent = task.as_str().parse().map_err(|_| Failure::usage(format!("not an agent: {task}")));
     if text(row, "type") == "local_bash" {
         return Err(Failure::usage(format!("{task} is a command, which cannot be resumed"))
-            .hint("only agents can be told something"));
+            .hint("only agents can be resumed"));
     }
     let command = Command::Tell { agent: agent?, text: prompt.to_owned() };
-    ask(chosen, command, "that prompt can say what this agent should do").await?;
-    print::done(json, &json!({"id": task, "told": prompt}), || format!("{task} was told: {prompt}"))
+    ask(chosen, command, "the prompt can say what this agent should do").await?;
+    print::done(json, &json!({"id": task, "told": prompt}), || format!("sent to {task}: {prompt}"))
 }
 
 fn answer(verdict: Verdict, message: Option<&str>, content: Option<&str>) -> Result<Answer, Failure> {
@@ -171,10 +172,8 @@ fn answer(verdict: Verdict, message: Option<&str>, content: Option<&str>) -> Res
     }
     match (verdict, message) {
         (Verdict::Allow, None) => Ok(Answer::Allow { input: None, rules: Vec::new(), everywhere: false }),
-        (Verdict::Allow, Some(_)) => {
-            Err(Failure::usage("--message goes with deny: nobody reads it otherwise")
-                .hint("`decurion tasks resume ID TEXT` tells an agent something"))
-        }
+        (Verdict::Allow, Some(_)) => Err(Failure::usage("--message is only for deny")
+            .hint("`decurion tasks resume ID TEXT` sends an agent a message")),
         (Verdict::Deny, message) => {
             let message = message.unwrap_or(DENIED).to_owned();
             Ok(Answer::Deny { message, interrupt: false })
@@ -185,7 +184,7 @@ fn answer(verdict: Verdict, message: Option<&str>, content: Option<&str>) -> Res
 /// A form that a server asked for.
 fn filled_in(verdict: Verdict, content: &str) -> Result<Answer, Failure> {
     if verdict == Verdict::Deny {
-        return Err(Failure::usage("--content goes with allow: nobody reads it otherwise"));
+        return Err(Failure::usage("--content is only for allow"));
     }
     let read = || {
         let mut bytes = String::new();
@@ -234,7 +233,7 @@ async fn ask(chosen: &mut Chosen, command: Command, then: &str) -> Result<Value,
     match live.ask(command).await {
         Some(Reply::Done { value }) => Ok(value),
         Some(Reply::Refused { reason }) => Err(Failure::failed(format!("session {id} refused: {reason}"))),
-        None => Err(Failure::failed(format!("session {id} ended before it replied"))),
+        None => Err(Failure::failed(format!("session {id} ended before replying"))),
     }
 }
 
@@ -243,8 +242,8 @@ fn must_be_live(chosen: &Chosen, then: &str) -> Result<(), Failure> {
 }
 
 fn not_live(id: SessionId, then: &str) -> Failure {
-    Failure::usage(format!("session {id} is not live"))
-        .hint(format!("decurion -p --resume {id} \"…\" goes on with it; {then}"))
+    Failure::usage(format!("session {id} is not running"))
+        .hint(format!("resume it with: decurion -p --resume {id} \"…\" ({then})"))
 }
 
 fn task_id(row: &Value) -> Result<TaskId, Failure> {

@@ -45,7 +45,7 @@ fn choose(archive: &Archive, cwd: &Utf8Path, wanted: Option<&str>) -> Result<Ses
     }
     let latest = archive.latest(cwd).map_err(|error| unreadable(archive, &error))?;
     let latest = latest.ok_or_else(|| {
-        Failure::usage("there is no session of this folder")
+        Failure::usage("no sessions in this folder")
             .hint("name one of another folder; `decurion sessions list --all` shows them")
     })?;
     find(archive, &latest.session.to_string())

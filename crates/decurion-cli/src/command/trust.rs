@@ -32,9 +32,9 @@ pub fn run(args: &TrustArgs) -> Result<u8, Failure> {
         say!("{root}: {}", standing(&trust.check(&root, &loaded.project_parts)));
         return Ok(0);
     }
-    agreed(args.yes, &format!("Trust {root} with this, and let git run what its configuration names?"))?;
+    agreed(args.yes, &format!("Trust {root}, and let git run what its configuration names?"))?;
     trust.trust_folder(&root, &loaded.project_parts).map_err(failed)?;
-    say!("{root}: trusted as it is now; a change of these parts asks again");
+    say!("{root}: trusted. You will be asked again if any of this changes.");
     Ok(0)
 }
 
@@ -48,16 +48,16 @@ pub fn show(parts: &ProjectParts) {
     }
     let all: usize = parts.counts().values().sum();
     match all - parts.parts().len() {
-        0 if all == 0 => say!("nothing in the files of this folder runs a program or widens what is allowed"),
+        0 if all == 0 => say!("Nothing in this folder's settings runs programs or grants permissions."),
         0 => {}
-        more => say!("and {more} more that are not shown: no folder of a person has as many"),
+        more => say!("…and {more} more."),
     }
 }
 
 fn standing(state: &TrustState) -> &'static str {
     match state {
-        TrustState::Trusted => "trusted as it is now",
-        TrustState::Untrusted { changed: true, .. } => "was trusted, but these parts have changed since",
+        TrustState::Trusted => "trusted",
+        TrustState::Untrusted { changed: true, .. } => "was trusted, but has changed since",
         TrustState::Untrusted { .. } => "not trusted",
     }
 }

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use crate::args::WorktreesCommand;
 use crate::command::run::block_on;
 use crate::report::{Failure, note};
+use crate::screen::Style;
+use crate::table::{Cell, Table, ago, short, short_ids};
 use crate::wire;
 
 /// Lists, cleans or removes worktrees.
@@ -35,7 +37,7 @@ pub fn run(command: &WorktreesCommand) -> Result<u8, Failure> {
         };
         let cleaned = cleaned.map_err(|error| Failure::failed(format!("cannot read the leases: {error}")))?;
         let tense = match command {
-            WorktreesCommand::List { .. } => "unchanged, `decurion worktrees clean` removes it",
+            WorktreesCommand::List { .. } => "unchanged",
             WorktreesCommand::Clean { dry_run: true, .. } => "would be removed",
             _ => "removed",
         };
@@ -46,14 +48,14 @@ pub fn run(command: &WorktreesCommand) -> Result<u8, Failure> {
 async fn remove(trees: &Worktrees, cwd: &camino::Utf8Path, name: &str, discard: bool) -> Result<u8, Failure> {
     match trees.remove_named(cwd, name, discard).await {
         Ok(left) => {
-            say!("{name}  removed: {left}");
+            say!("{name}: removed ({left})");
             Ok(0)
         }
         Err(error @ WorktreeError::Unmerged { .. }) => Err(Failure::failed(error.to_string()).hint(format!(
-            "`decurion merge {name}` takes over what git does not ignore; --discard loses it"
+            "`decurion merge {name}` merges it, except for files that git ignores; --discard deletes it"
         ))),
         Err(error @ (WorktreeError::Unknown(_) | WorktreeError::InUse { .. })) => {
-            Err(Failure::usage(error.to_string()).hint("`decurion worktrees list` shows what there is"))
+            Err(Failure::usage(error.to_string()).hint("`decurion worktrees list` lists them"))
         }
         Err(error) => Err(Failure::failed(error.to_string())),
     }
@@ -61,25 +63,40 @@ async fn remove(trees: &Worktrees, cwd: &camino::Utf8Path, name: &str, discard: 
 
 /// What to say where there is neither a state folder nor a way to start git.
 pub fn no_place() -> Failure {
-    Failure::usage("there is no state folder, because there is no home folder").hint("set DECURION_HOME")
+    Failure::usage("no state folder: no home folder is known").hint("set HOME, or DECURION_HOME to a folder")
 }
 
 async fn repository(trees: &Worktrees, cwd: &camino::Utf8Path) -> Result<camino::Utf8PathBuf, Failure> {
     let found = trees.repository(cwd).await;
-    found.map_err(|error| Failure::usage(error.to_string()).hint("--all shows those of every repository"))
+    found.map_err(|error| Failure::usage(error.to_string()).hint("--all lists those of every repository"))
 }
 
 fn print(cleaned: &Cleaned, json: bool, tense: &str) -> u8 {
     if cleaned.rows.is_empty() && !json {
-        say!("no worktrees");
+        say!("No worktrees.");
     }
+    let ids: Vec<String> = cleaned.rows.iter().map(|row| row.lease.session.to_string()).collect();
+    let length = short_ids(ids.iter().map(String::as_str));
+    let mut table = Table::new(["NAME", "SESSION", "CREATED", "STATE", "FOR", "WHERE"]).whole();
     for row in &cleaned.rows {
         if json {
             say!("{}", as_json(row));
-        } else {
-            say!("{}  {}", row.lease.name, in_words(row, tense));
+            continue;
         }
+        let place = match &row.kept {
+            Kept::Work(left) => format!("{} on {}", left.path, left.branch),
+            _ => String::new(),
+        };
+        table.row([
+            Cell::new(Style::Strong, &row.lease.name),
+            short(&row.lease.session.to_string(), length).into(),
+            ago(Some(row.lease.created)).into(),
+            in_words(row, tense),
+            decurion_serve::progress::one_line(&row.lease.description).into(),
+            Cell::new(Style::Faint, place),
+        ]);
     }
+    table.print();
     for damaged in &cleaned.damaged {
         note(format!("a lease cannot be read: {damaged}"));
     }
@@ -87,14 +104,12 @@ fn print(cleaned: &Cleaned, json: bool, tense: &str) -> u8 {
     u8::from(broken || !cleaned.damaged.is_empty())
 }
 
-fn in_words(row: &Row, tense: &str) -> String {
-    let about = decurion_serve::progress::one_line(&row.lease.description);
-    let about = if about.is_empty() { String::new() } else { format!(" ({about})") };
+fn in_words(row: &Row, tense: &str) -> Cell {
     match &row.kept {
-        Kept::InUse => format!("in use by session {}{about}", row.lease.session),
-        Kept::Removed => format!("{tense}{about}"),
-        Kept::Work(left) => format!("{left}{about}\n    {} on {}", left.path, left.branch),
-        Kept::Broken(reason) => format!("cannot be dealt with: {reason}{about}"),
+        Kept::InUse => Cell::new(Style::Good, "in use"),
+        Kept::Removed => tense.into(),
+        Kept::Work(left) => Cell::new(Style::Warning, left.to_string()),
+        Kept::Broken(reason) => Cell::new(Style::Bad, format!("error: {reason}")),
     }
 }
 

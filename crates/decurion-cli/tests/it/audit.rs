@@ -87,9 +87,10 @@ when
     assert_eq!(entries[1]["entry"]["rule"], "Bash(rm:*)");
     // The same for people, with nothing in it that commands a terminal.
     let shown = played.audit(&["show", "--session", &SESSION[..6], "--kind", "permission", "--since", "1h"]);
-    assert_eq!((shown.ending.code(), shown.lines.len()), (0, 3), "{shown:?}");
+    assert_eq!((shown.ending.code(), shown.lines.len()), (0, 4), "{shown:?}");
+    assert!(shown.lines[0].starts_with("WHEN") && shown.lines[2].contains(&SESSION[..8]), "{shown:?}");
     assert!(
-        shown.lines[1].contains("deny  Bash: ") && shown.lines[1].contains("rule Bash(rm:*)"),
+        shown.lines[2].contains("  deny    Bash: ") && shown.lines[2].contains("by rule Bash(rm:*)"),
         "{shown:?}"
     );
     assert!(!shown.output().contains('\u{1b}'), "{shown:?}");
@@ -98,7 +99,7 @@ when
     assert_eq!(played.entries(&["--session", "2222"]), Vec::<Value>::new());
     let whole = played.audit(&["verify"]);
     assert_eq!(whole.ending.code(), 0, "{whole:?}");
-    assert!(whole.output().contains("whole: 3 entries in 1 file"), "{whole:?}");
+    assert!(whole.output().contains("intact: 3 entries in 1 file"), "{whole:?}");
     let bad = played.audit(&["show", "--since", "yesterday"]);
     assert_eq!(bad.ending.code(), 2, "{bad:?}");
     assert!(bad.errors.contains("yesterday") && bad.errors.contains("2h"), "{bad:?}");
@@ -134,7 +135,7 @@ fn an_edited_log_is_named_with_file_and_line_and_exit_code() {
         assert!(run.errors.contains(&place) && run.errors.contains("copy "), "{kind}: {run:?}");
     }
     let shown = played.audit(&["show"]);
-    assert_eq!((shown.ending.code(), shown.lines.len()), (0, 3), "{shown:?}");
+    assert_eq!((shown.ending.code(), shown.lines.len()), (0, 4), "{shown:?}");
     fs::write(played.segment(), text).unwrap();
     let run = played.audit(&["verify", "--anchor", &anchor]);
     assert_eq!(run.ending.code(), 0, "{run:?}");

@@ -234,7 +234,7 @@ fn signals_end_the_run_with_their_codes_and_leave_nothing_running() {
             assert_eq!((run.ending.code(), run.timed_out), (code, false), "{what}: {signal:?}: {run:?}");
             let left = decurion_testkit::proc::wait_until_gone(stand.home.marker(), Duration::from_secs(20));
             assert!(left.is_empty(), "{what}: {signal:?}: {left:?}");
-            let again = stand.run(&["sessions", "list"]);
+            let again = stand.run(&["sessions", "list", "--json"]);
             assert_eq!(again.lines.len(), 1, "{what}: the session is not listed: {again:?}");
         }
     }

@@ -7,6 +7,7 @@ mod agents_stream;
 mod audit;
 mod bad_input;
 mod broken_settings;
+mod command_line;
 mod denied_types;
 mod edit_attacks;
 mod equipment;

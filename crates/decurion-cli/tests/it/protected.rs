@@ -138,21 +138,21 @@ fn a_command_line_is_explained_with_its_policy() {
     let stand = stand(&[]);
     let asked = stand.run(&["permissions", "explain", "make install"]);
     let work = stand.home.work();
-    assert!(asked.output().contains("It is asked about"), "{asked:?}");
+    assert!(asked.output().contains("Needs permission: "), "{asked:?}");
     assert!(asked.output().contains("can write\n"), "{asked:?}");
     assert!(asked.output().contains(work.to_str().unwrap()), "{asked:?}");
     let reads = stand.run(&["permissions", "explain", "for f in *.txt; do cat $f; done"]);
-    let without = "Without the sandbox, which lets it change nothing, it would be asked about: ";
+    let without = "Without the read-only sandbox it would need permission: ";
     assert!(reads.output().contains(without), "{reads:?}");
     assert!(reads.output().contains("  ok  *.txt (words of a loop or an assignment): "), "{reads:?}");
     let settings = r#"{"sandbox": {"autoAllowBashIfSandboxed": true}}"#;
     fs::write(stand.home.state().join("settings.json"), settings).unwrap();
     let fewer = stand.run(&["permissions", "explain", "make install"]);
-    let without = "Without sandbox.autoAllowBashIfSandboxed it would be asked about: ";
+    let without = "Without sandbox.autoAllowBashIfSandboxed it would need permission: ";
     assert!(fewer.output().contains(without), "{fewer:?}");
     let off = stand.without_sandbox();
     let without = off.run(&["permissions", "explain", "make install"]);
-    assert!(without.output().contains("It runs without a sandbox"), "{without:?}");
+    assert!(without.output().contains("Runs without a sandbox"), "{without:?}");
 }
 
 #[test]

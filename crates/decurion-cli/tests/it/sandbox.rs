@@ -337,8 +337,8 @@ fn a_connection_that_is_open_when_its_command_ends_is_on_record() {
     let opened = results(&stand, &["--allowedTools", "Bash", "--settings", &settings]);
     assert!(opened[0].contains("200"), "{opened:?}");
     let audit = stand.run(&["audit", "show", "--kind", "egress"]).output();
-    assert!(audit.contains(&format!("allow connection to 127.0.0.1:{port} (127.0.0.1), ")), "{audit}");
-    assert!(audit.contains("[rule: the setting sandbox.network.allowedDomains]"), "{audit}");
+    assert!(audit.contains(&format!("  allow   connect to 127.0.0.1:{port} (127.0.0.1), ")), "{audit}");
+    assert!(audit.contains(": rule: the setting sandbox.network.allowedDomains"), "{audit}");
     let transcripts: String =
         stand.written().iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
     let recorded = transcripts
@@ -353,8 +353,8 @@ fn a_host_that_nobody_could_be_asked_about_was_not_denied_by_a_person() {
     let refused = results(&stand, &["--allowedTools", "Bash"]);
     assert!(refused[0].contains("unlisted.example:443"), "{refused:?}");
     let audit = stand.run(&["audit", "show", "--kind", "egress"]).output();
-    assert!(audit.contains("deny connection to unlisted.example:443"), "{audit}");
-    assert!(audit.contains("[policy: ") && audit.contains("this host is not allowed"), "{audit}");
+    assert!(audit.contains("  deny    connect to unlisted.example:443"), "{audit}");
+    assert!(audit.contains(": policy: ") && audit.contains("this host is not allowed"), "{audit}");
 }
 
 /// Remotes count where the folder is trusted, as they were when the session began.
@@ -411,7 +411,7 @@ fn pages_go_through_the_same_gate_and_are_on_record() {
         assert_eq!(read[0].contains("xxxx"), !denied, "{read:?}");
         let audit = stand.run(&["audit", "show", "--kind", "egress"]).output();
         let verdict = if denied { "deny" } else { "allow" };
-        assert!(audit.contains(&format!("{verdict} connection to 127.0.0.1:{port}")), "{audit}");
+        assert!(audit.contains(&format!("  {verdict:<6}  connect to 127.0.0.1:{port}")), "{audit}");
         let down =
             audit.split("bytes up, ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
         assert_eq!(down.is_some_and(|down| down >= 1000), !denied, "{audit}");
@@ -585,7 +585,7 @@ fn doctor_tries_to_read_keys_and_fails_where_a_promise_is_not_kept() {
     let held = stand.run(&["doctor"]);
     assert_eq!(held.ending.code(), 0, "{held:?}");
     for line in
-        ["Model:    ", "Project:  ", "Sandbox:  on (namespaces)", "  ok         commands cannot read ~/.ssh"]
+        ["✓ Model ", "! Project ", "✓ Sandbox   on (namespaces)", "✓           commands cannot read ~/.ssh"]
     {
         assert!(held.output().lines().any(|known| known.starts_with(line)), "{line}: {held:?}");
     }
@@ -595,8 +595,8 @@ fn doctor_tries_to_read_keys_and_fails_where_a_promise_is_not_kept() {
     let broken = stand.run(&["doctor"]);
     assert_eq!(broken.ending.code(), 1, "{broken:?}");
     for line in [
-        "  PROBLEM    a command could read Decurion's own files. Please report",
-        "  not tried  commands cannot read ~/.ssh (sandbox.filesystem.allowRead shows it)",
+        "✗           PROBLEM: a command could read Decurion's own files",
+        "!           not tried: commands cannot read ~/.ssh (sandbox.filesystem.allowRead shows it)",
     ] {
         assert!(broken.output().lines().any(|known| known.starts_with(line)), "{line}: {broken:?}");
     }

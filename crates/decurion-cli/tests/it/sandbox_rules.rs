@@ -198,7 +198,7 @@ fn what_a_command_claims_was_refused_is_told_as_its_claim() {
     let asked = questions(&stand, &["--allowedTools", "Bash"]);
     assert!(asked.is_empty(), "nothing that can be checked was refused: {asked:?}");
     let audit = stand.run(&["audit", "show", "--kind", "sandbox"]).output();
-    assert!(!audit.contains("sandbox refused"), "{audit}");
+    assert!(!audit.contains(") refused: "), "{audit}");
     assert_eq!(audit.matches("the command reports, unverified: ").count(), 3, "{audit}");
 
     let writes = "perl -e 'open(F, q(>/etc/decurion-made)) or die qq(/etc/decurion-made: $!\\n)'";
@@ -209,7 +209,7 @@ fn what_a_command_claims_was_refused_is_told_as_its_claim() {
     assert_eq!(asked.len(), 2, "{asked:?}");
     assert!(asked[0].contains(&format!("the sandbox refused to write {made}")), "{asked:?}");
     let audit = stand.run(&["audit", "show", "--kind", "sandbox"]).output();
-    assert!(audit.contains(&format!("sandbox refused {made} (")), "{audit}");
+    assert!(audit.contains(&format!("the sandbox (namespaces) refused: {made}")), "{audit}");
     assert!(!audit.contains("unverified"), "{audit}");
 
     // What can only be told as a claim is one, also where a command that reads is asked about.
@@ -260,14 +260,14 @@ fn the_audit_log_tells_which_commands_ran_without_the_sandbox() {
     }
     assert_eq!(names(&stand.home.path().join("out")), ["made"], "the answer let it run outside");
     let audit = stand.run(&["audit", "show", "--kind", "unsandboxed"]).output();
-    let told: Vec<&str> = audit
-        .lines()
-        .filter_map(|line| line.split_once("ran without the sandbox: "))
-        .map(|(_, told)| told)
-        .collect();
+    let told: Vec<&str> =
+        audit.lines().filter_map(|line| line.split_once("  outside  ")).map(|(_, told)| told).collect();
     assert_eq!(
         told,
-        ["$ tool now  [sandbox.excludedCommands]", "$ touch ../out/made  [allowed by an answer]"],
+        [
+            "$ tool now: ran outside the sandbox: sandbox.excludedCommands",
+            "$ touch ../out/made: ran outside the sandbox: allowed by an answer"
+        ],
         "{audit}"
     );
     let json = stand.run(&["audit", "show", "--kind", "unsandboxed", "--json"]).output();

@@ -52,14 +52,14 @@ fn what_is_declared_is_shown_as_written_without_secrets_and_approved_only_with_a
     let refused = mcp(&stand, &["approve", "db"]);
     let said = all(&refused);
     assert_eq!(refused.ending.code(), 2, "{said}");
-    assert!(said.contains("--require ./evil.js") && said.contains("add --yes"), "{said}");
-    assert!(all(&mcp(&stand, &["get", "db"])).contains("waits for approval"));
+    assert!(said.contains("--require ./evil.js") && said.contains("pass --yes"), "{said}");
+    assert!(all(&mcp(&stand, &["get", "db"])).contains("needs approval"));
     // Neither may somebody log in where nobody approved.
     let login = mcp(&stand, &["login", "web"]);
-    assert!(all(&login).contains("waits for approval"), "{}", all(&login));
+    assert!(all(&login).contains("needs approval"), "{}", all(&login));
     let approved = mcp(&stand, &["approve", "db", "--yes"]);
-    assert!(all(&approved).contains("approved as it is declared"), "{}", all(&approved));
-    assert!(!all(&mcp(&stand, &["get", "db"])).contains("waits for approval"));
+    assert!(all(&approved).contains("Approved as declared"), "{}", all(&approved));
+    assert!(!all(&mcp(&stand, &["get", "db"])).contains("needs approval"));
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_declaration_that_cannot_be_used_changes_nothing_and_a_variable_may_come_lat
 #[test]
 fn a_server_that_does_not_start_is_said_beside_the_answer() {
     let stand = Stand::new("when\n  say \"done\"\n");
-    for (command, why) in [("nosuchprog", "it is switched off: "), ("/bin/false", "it does not start")] {
+    for (command, why) in [("nosuchprog", "disabled: "), ("/bin/false", "failed to start")] {
         let servers = json!({"mcpServers": {"cfg": {"command": command}}}).to_string();
         let run = stand.run(&["--mcp-config", &servers, "-p", "go"]);
         assert_eq!((run.ending.code(), run.lines.as_slice()), (0, &["done".to_owned()][..]), "{run:?}");
@@ -203,11 +203,11 @@ fn a_server_of_a_projects_definition_is_listed_with_its_file_and_approved() {
     put(&stand, ".claude/agents/helper.md", helper);
     assert!(stand.run(&["trust", "--yes"]).ending.is_success());
     let listed = all(&mcp(&stand, &["list"]));
-    for part in ["agent:helper:db: stdio /bin/true", "helper.md", "waits for approval"] {
+    for part in ["stdio /bin/true", "agent:helper:db", "helper.md", "needs approval"] {
         assert!(listed.contains(part), "{part}: {listed}");
     }
     let approved = mcp(&stand, &["approve", "db", "--yes"]);
-    assert!(all(&approved).contains("approved as it is declared"), "{}", all(&approved));
+    assert!(all(&approved).contains("Approved as declared"), "{}", all(&approved));
     assert!(all(&mcp(&stand, &["list"])).contains("ready"));
     put(&stand, ".claude/agents/helper.md", &helper.replace("/bin/true", "/bin/false"));
     assert!(stand.run(&["trust", "--yes"]).ending.is_success());
@@ -275,12 +275,12 @@ fn a_folder_is_trusted_only_by_someone_who_saw_what_it_runs() {
     // Nobody can be asked: it is shown all the same, and nothing is recorded.
     let refused = stand.run(&["trust"]);
     assert_eq!(refused.ending.code(), 2, "{}", all(&refused));
-    assert!(all(&refused).contains("./bye.sh") && all(&refused).contains("add --yes"), "{}", all(&refused));
+    assert!(all(&refused).contains("./bye.sh") && all(&refused).contains("pass --yes"), "{}", all(&refused));
     assert!(all(&stand.run(&["trust", "--list"])).contains(": not trusted"));
     assert!(stand.run(&["trust", "--yes"]).ending.is_success());
-    assert!(all(&stand.run(&["trust", "--list"])).contains(": trusted as it is now"));
+    assert!(all(&stand.run(&["trust", "--list"])).contains(": trusted"));
     put(&stand, ".claude/settings.json", r#"{"permissions": {"allow": ["Bash"]}}"#);
-    assert!(all(&stand.run(&["trust", "--list"])).contains("have changed since"));
+    assert!(all(&stand.run(&["trust", "--list"])).contains("has changed since"));
 }
 
 /// A server with one tool that answers questions about calls, in words of the shell.

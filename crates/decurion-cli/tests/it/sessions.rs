@@ -6,7 +6,7 @@ use decurion_testkit::proc::Finished;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::stand::{LIMIT, Stand, finished, result};
+use crate::stand::{LIMIT, Stand, finished, result, without_times};
 
 /// Says how many prompts it has seen, so that a reply shows what the conversation held.
 const COUNTING: &str = "when match=\"third\"
@@ -55,7 +55,8 @@ fn a_session_is_continued_resumed_and_forked() {
     let again = stand.run(&["-p", "x", "--session-id", ID]);
     assert_eq!(again.ending.code(), 2, "{again:?}");
     assert!(again.errors.contains(ID) && again.errors.contains("--resume"), "{}", again.errors);
-    assert_eq!(lines(&stand, &["sessions", "list"]).len(), 3);
+    // With the heads.
+    assert_eq!(lines(&stand, &["sessions", "list"]).len(), 4);
 }
 
 #[test]
@@ -294,12 +295,18 @@ fn sessions_are_listed_shown_and_exported() {
     );
     ask(&stand, "where is it?", &["--session-id", ID, "--allowedTools", "Bash"]);
     let list = lines(&stand, &["sessions", "list"]);
-    assert_eq!(list.len(), 1);
-    assert!(list[0].starts_with(ID) && list[0].contains("where is it?"), "{list:?}");
+    let list = without_times(&list.join("\n"));
+    let size = list.lines().last().unwrap().split("  ").nth(2).unwrap().to_owned();
+    assert!(size.ends_with(" KB"), "{list}");
+    let list = list.replace(&size, "SIZE");
+    assert_eq!(list, format!("ID  UPDATED  SIZE  TITLE\n{}  AGO  SIZE  where is it?", &ID[..8]));
+    let everywhere = lines(&stand, &["sessions", "list", "--all"]).join("\n");
+    assert!(everywhere.contains("FOLDER") && everywhere.contains("work"), "{everywhere}");
     let json: Value =
         serde_json::from_str(&lines(&stand, &["sessions", "list", "--all", "--json"])[0]).unwrap();
     assert_eq!((&json["session"], &json["title"]), (&json!(ID), &json!("where is it?")));
     let shown = lines(&stand, &["sessions", "show", ID]).join("\n");
+    assert!(shown.trim_start().starts_with("you: where is it?"), "{shown}");
     for part in ["you: where is it?", "agent: Looking.", "agent calls Bash", "→ here", "completed"] {
         assert!(shown.contains(part), "{part:?} is not in {shown}");
     }
@@ -417,7 +424,7 @@ fn the_settings_in_force_are_shown_with_their_origin_and_without_keys() {
     assert!(json.lines.iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{json:?}");
     assert!(!json.output().contains(decurion_testkit::proc::canary::PROVIDER_KEY));
     let doctor = stand.run(&["doctor"]);
-    assert!(doctor.output().contains("Sandbox:  on (namespaces)"), "{doctor:?}");
+    assert!(doctor.output().contains("Sandbox   on (namespaces)"), "{doctor:?}");
     assert!(!doctor.output().contains(decurion_testkit::proc::canary::PROVIDER_KEY));
 }
 

@@ -100,6 +100,22 @@ pub fn file_in(home: &Home, name: &str) -> String {
     home.work().join(name).to_str().unwrap().to_owned()
 }
 
+/// A table without what the clock decides: how long ago something was, and the widths of columns.
+pub fn without_times(text: &str) -> String {
+    let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(|cell| {
+            let is_ago = cell.strip_suffix(" ago").and_then(|rest| rest.split_once(' '));
+            let is_ago = cell == "just now" || is_ago.is_some_and(|(count, _)| is_number(count));
+            if is_ago { "AGO" } else { cell }
+        });
+        let indent = &line[..line.len() - line.trim_start().len()];
+        lines.push(format!("{indent}{}", cells.collect::<Vec<_>>().join("  ")));
+    }
+    lines.join("\n")
+}
+
 /// Runs a program to its end, which must come by itself.
 pub fn finished(program: Program) -> Finished {
     let finished = program.run(LIMIT).unwrap();

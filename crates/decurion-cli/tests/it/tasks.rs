@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use crate::stand::{DECURION, LIMIT, Stand, finished};
+use crate::stand::{DECURION, LIMIT, Stand, finished, without_times};
 
 const ID: &str = "11111111-2222-4333-8444-555555555555";
 const OTHER: &str = "22222222-2222-4333-8444-555555555555";
@@ -62,8 +62,12 @@ fn shown(home: &Home, names: &BTreeMap<String, &str>, arguments: &[&str]) -> Str
         text += &format!("! {line}\n");
     }
     text += &format!("= {}\n", run.ending.code());
-    for (name, stands_for) in names {
+    // Longer names first: the beginning of an id is one too.
+    for (name, stands_for) in names.iter().rev() {
         text = text.replace(name.as_str(), stands_for);
+    }
+    if arguments == ["tasks"] {
+        text = without_times(&text);
     }
     text.lines().filter(|line| !line.is_empty()).map(|line| format!("{}\n", line.trim_end())).collect()
 }
@@ -84,7 +88,9 @@ fn finished_session() -> (Home, BTreeMap<String, &'static str>) {
     let mut names = BTreeMap::from([(home.state().to_str().unwrap().to_owned(), "STATE")]);
     for row in rows(&home) {
         let is_shell = row["type"] == "local_bash";
-        names.insert(row["id"].as_str().unwrap().to_owned(), if is_shell { "SHELL" } else { "AGENT" });
+        let id = row["id"].as_str().unwrap();
+        names.insert(id.to_owned(), if is_shell { "SHELL" } else { "AGENT" });
+        names.insert(id[..8].to_owned(), if is_shell { "SHEL" } else { "AGEN" });
         names.insert(row["tool_use_id"].as_str().unwrap().to_owned(), "CALL");
         names.insert(row["started"].as_str().unwrap().to_owned(), "START");
         names.insert(row["ended"].as_str().unwrap().to_owned(), "END");
@@ -129,9 +135,10 @@ fn tasks_of_a_session_that_has_ended_are_listed_shown_and_printed() {
         ],
         &expect![[r#"
             $ tasks
-            AGENT  completed  agent fork  count files
-            SHELL          completed  command     greet
-            ! decurion: session 11111111-2222-4333-8444-555555555555 is not live; this is what it recorded
+            ID  STATE  KIND  STARTED  DESCRIPTION
+            AGEN  completed  agent fork  AGO  count files
+            SHEL  completed  command  AGO  greet
+            ! decurion: session 11111111-2222-4333-8444-555555555555 is not running; this is what it recorded
             = 0
             $ tasks list --json
             {"id":"AGENT","type":"local_agent","description":"count files","prompt":"Count the files.","agent_type":"fork","parent":null,"tool_use_id":"CALL","depth":1,"status":"completed","state":"completed","started":"START","ended":"END","outcome":"completed","result":"There are three files.","error":null,"backgrounded":true,"notified":true,"reported":{"tool_uses":0,"tokens":0},"output_file":"STATE/projects/SLUG/11111111-2222-4333-8444-555555555555/tasks/AGENT.output","limits":{"turns":null,"money":null,"tokens":null,"seconds":null,"spawns":null},"tool_uses":1,"tokens":N,"activities":[],"live":false}
@@ -149,7 +156,7 @@ fn tasks_of_a_session_that_has_ended_are_listed_shown_and_printed() {
             Count the files.
             result:
             There are three files.
-            ! decurion: session 11111111-2222-4333-8444-555555555555 is not live; this is what it recorded
+            ! decurion: session 11111111-2222-4333-8444-555555555555 is not running; this is what it recorded
             = 0
             $ tasks show b
             id      SHELL
@@ -161,7 +168,7 @@ fn tasks_of_a_session_that_has_ended_are_listed_shown_and_printed() {
             echo one; echo two
             result:
             exit code 0
-            ! decurion: session 11111111-2222-4333-8444-555555555555 is not live; this is what it recorded
+            ! decurion: session 11111111-2222-4333-8444-555555555555 is not running; this is what it recorded
             = 0
             $ tasks follow AGENT
             ● Agent {"description":"count files","prompt":"Count the files.","subagent_type":"fork"}
@@ -208,47 +215,47 @@ fn what_cannot_be_done_without_an_owner_says_how_to_go_on() {
         ],
         &expect![[r#"
             $ tasks resume AGENT more
-            ! decurion: session 11111111-2222-4333-8444-555555555555 is not live
-            !   decurion -p --resume 11111111-2222-4333-8444-555555555555 "…" goes on with it; that prompt can say what this agent should do
+            ! decurion: session 11111111-2222-4333-8444-555555555555 is not running
+            !   resume it with: decurion -p --resume 11111111-2222-4333-8444-555555555555 "…" (the prompt can say what this agent should do)
             = 2
             $ tasks resume SHELL
             ! decurion: SHELL is a command, which cannot be resumed
-            !   only agents can be told something
+            !   only agents can be resumed
             = 2
             $ tasks answer AGENT allow
-            ! decurion: session 11111111-2222-4333-8444-555555555555 is not live
-            !   decurion -p --resume 11111111-2222-4333-8444-555555555555 "…" goes on with it; what is still open is asked again then
+            ! decurion: session 11111111-2222-4333-8444-555555555555 is not running
+            !   resume it with: decurion -p --resume 11111111-2222-4333-8444-555555555555 "…" (open questions are asked again then)
             = 2
             $ tasks answer 77777777-2222-4333-8444-555555555555 allow --message x
-            ! decurion: --message goes with deny: nobody reads it otherwise
-            !   `decurion tasks resume ID TEXT` tells an agent something
+            ! decurion: --message is only for deny
+            !   `decurion tasks resume ID TEXT` sends an agent a message
             = 2
             $ tasks stop AGENT
-            AGENT has ended already: completed
+            AGENT has already ended: completed
             = 0
             $ tasks pause AGENT
-            ! decurion: session 11111111-2222-4333-8444-555555555555 is not live
-            !   decurion -p --resume 11111111-2222-4333-8444-555555555555 "…" goes on with it; until then nothing of it runs
+            ! decurion: session 11111111-2222-4333-8444-555555555555 is not running
+            !   resume it with: decurion -p --resume 11111111-2222-4333-8444-555555555555 "…" (nothing of it runs until then)
             = 2
             $ tasks continue AGENT
-            ! decurion: session 11111111-2222-4333-8444-555555555555 is not live
-            !   decurion -p --resume 11111111-2222-4333-8444-555555555555 "…" goes on with it; what is held stays held, and this can be asked again then
+            ! decurion: session 11111111-2222-4333-8444-555555555555 is not running
+            !   resume it with: decurion -p --resume 11111111-2222-4333-8444-555555555555 "…" (what is paused stays paused until then)
             = 2
             $ tasks stop zz
             ! decurion: no task with this id in session 11111111-2222-4333-8444-555555555555: zz
-            !   there are AGENT, SHELL
+            !   there are: AGENT, SHELL
             = 2
             $ tasks show
             ! decurion: no task with this id in session 11111111-2222-4333-8444-555555555555:
-            !   there are AGENT, SHELL
+            !   there are: AGENT, SHELL
             = 2
             $ tasks --session 22222222-2222-4333-8444-555555555555
             ! decurion: no session with this id: 22222222-2222-4333-8444-555555555555
-            !   `decurion sessions list --all` shows the sessions there are
+            !   `decurion sessions list --all` lists the sessions
             = 2
             $ tasks --session ../x
-            ! decurion: not a valid session id (a UUID with hyphens): "../x"
-            !   a session id is a UUID; see `decurion sessions list`
+            ! decurion: session not found: ../x
+            !   `decurion sessions list --all` lists the sessions
             = 2
         "#]],
     );
@@ -258,15 +265,15 @@ fn what_cannot_be_done_without_an_owner_says_how_to_go_on() {
         &names,
         &[&["tasks"], &["tasks", "list", "--json"]],
         &expect![[r#"
-        $ tasks
-        ! decurion: there is no session of this folder
-        !   --session ID takes one of another folder; `decurion sessions list --all` shows them
-        = 2
-        $ tasks list --json
-        ! decurion: there is no session of this folder
-        !   --session ID takes one of another folder; `decurion sessions list --all` shows them
-        = 2
-    "#]],
+            $ tasks
+            ! decurion: no sessions in this folder
+            !  --session ID names one of another folder; `decurion sessions list --all` lists them
+            = 2
+            $ tasks list --json
+            ! decurion: no sessions in this folder
+            !   --session ID names one of another folder; `decurion sessions list --all` lists them
+            = 2
+        "#]],
     );
 }
 
@@ -511,6 +518,8 @@ fn a_live_session_is_preferred_asked_and_told() {
             &["tasks", "resume", AGENT, "nonsense"],
             &["tasks", "resume", SHELL],
             &["tasks", "answer", AGENT, "allow"],
+            &["tasks", "answer", &AGENT[..4], "allow", "--session", &ID[..4]],
+            &["tasks", "answer", &QUESTION[..4], "allow"],
             &["tasks", "answer", "main", "deny"],
             &["tasks", "answer", QUESTION, "deny", "--message", "too dangerous"],
             &["tasks", "answer", OTHER, "allow"],
@@ -521,10 +530,11 @@ fn a_live_session_is_preferred_asked_and_told() {
         ],
         &expect![[r#"
             $ tasks
-            a0123456789abcdef  running in the background  agent helper  the work of a0123456789abcdef
-            b12345678          running in the background  command       the work of b12345678
-            ? 77777777-2222-4333-8444-555555555555  a0123456789abcdef asks: $ rm x (no rule allows it)
-            ? 88888888-2222-4333-8444-555555555555  main asks: $ rm x (no rule allows it)
+            ID  STATE  KIND  STARTED  DESCRIPTION
+            a0123456  running in the background  agent helper  1970-01-01  the work of a0123456789abcdef
+            b1234567  running in the background  command  1970-01-01  the work of b12345678
+            ? 77777777  a0123456 asks: $ rm x (no rule allows it)
+            ? 88888888  main asks: $ rm x (no rule allows it)
             = 0
             $ tasks --json
             {"id":"a0123456789abcdef","type":"local_agent","description":"the work of a0123456789abcdef","prompt":"do it","agent_type":"helper","parent":null,"tool_use_id":null,"depth":1,"status":"running","state":"running in the background","started":"1970-01-01T00:00:00Z","ended":null,"outcome":null,"result":null,"error":null,"backgrounded":true,"notified":false,"reported":{"tool_uses":0,"tokens":0},"output_file":"HOME/a0123456789abcdef.output","limits":null,"tool_uses":0,"tokens":0,"activities":[],"live":true}
@@ -546,10 +556,10 @@ fn a_live_session_is_preferred_asked_and_told() {
             a0123456789abcdef is being stopped
             = 0
             $ tasks pause a0123456789abcdef
-            a0123456789abcdef is held; `decurion tasks continue a0123456789abcdef` lets it go on
+            a0123456789abcdef is paused; `decurion tasks continue a0123456789abcdef` resumes it
             = 0
             $ tasks pause a0123456789abcdef --tree
-            a0123456789abcdef and all below it are held (3); `decurion tasks continue a0123456789abcdef --tree` lets them go on
+            a0123456789abcdef and its sub-agents are paused (3); `decurion tasks continue a0123456789abcdef --tree` resumes them
             = 0
             $ tasks pause b12345678
             ! decurion: session 11111111-2222-4333-8444-555555555555 refused: only agents can be paused
@@ -558,22 +568,22 @@ fn a_live_session_is_preferred_asked_and_told() {
             {"id":"a0123456789abcdef","continued":1}
             = 0
             $ tasks continue a0123456789abcdef --tree
-            a0123456789abcdef and all below it go on (3)
+            a0123456789abcdef and its sub-agents are resumed (3)
             = 0
             $ tasks budget a0123456789abcdef
-            a0123456789abcdef may use what is left above it
+            a0123456789abcdef: no budget of its own (uses the session's)
             = 0
             $ tasks budget a0123456789abcdef --turns 40 --usd 0.5 --json
             {"id":"a0123456789abcdef","limits":{"turns":40,"money":500000000,"tokens":null,"seconds":null,"spawns":null}}
             = 0
             $ tasks budget a0123456789abcdef --tokens 9000 --seconds 60 --spawns 2
-            a0123456789abcdef may use 9000 tokens, 60 s, 2 agents
+            a0123456789abcdef: may use 9000 tokens, 60 s, 2 agents
             = 0
             $ tasks budget a0123456789abcdef --usd=-1
             ! decurion: --usd must be a number of dollars above 0: -1
             = 2
             $ tasks resume a0123456789abcdef
-            a0123456789abcdef was told: Continue with your work.
+            sent to a0123456789abcdef: Continue with your work.
             = 0
             $ tasks resume a0123456789abcdef look again --json
             {"id":"a0123456789abcdef","told":"look again"}
@@ -583,9 +593,15 @@ fn a_live_session_is_preferred_asked_and_told() {
             = 1
             $ tasks resume b12345678
             ! decurion: b12345678 is a command, which cannot be resumed
-            !   only agents can be told something
+            !   only agents can be resumed
             = 2
             $ tasks answer a0123456789abcdef allow
+            allowed: 77777777-2222-4333-8444-555555555555
+            = 0
+            $ tasks answer a012 allow --session 1111
+            allowed: 77777777-2222-4333-8444-555555555555
+            = 0
+            $ tasks answer 7777 allow
             allowed: 77777777-2222-4333-8444-555555555555
             = 0
             $ tasks answer main deny
@@ -596,11 +612,11 @@ fn a_live_session_is_preferred_asked_and_told() {
             = 0
             $ tasks answer 22222222-2222-4333-8444-555555555555 allow
             ! decurion: no open question with this id, or of this task, in session 11111111-2222-4333-8444-555555555555: 22222222-2222-4333-8444-555555555555
-            !   there are 77777777-2222-4333-8444-555555555555, 88888888-2222-4333-8444-555555555555
+            !   there are: 77777777-2222-4333-8444-555555555555, 88888888-2222-4333-8444-555555555555
             = 2
             $ tasks answer  allow
             ! decurion: no open question with this id, or of this task, in session 11111111-2222-4333-8444-555555555555:
-            !   there are 77777777-2222-4333-8444-555555555555, 88888888-2222-4333-8444-555555555555
+            !   there are: 77777777-2222-4333-8444-555555555555, 88888888-2222-4333-8444-555555555555
             = 2
             $ tasks answer 77777777-2222-4333-8444-555555555555 allow --content {"name": "x"}
             answered: 77777777-2222-4333-8444-555555555555
@@ -610,7 +626,7 @@ fn a_live_session_is_preferred_asked_and_told() {
             !   for example '{"name": "…"}'
             = 2
             $ tasks answer 77777777-2222-4333-8444-555555555555 deny --content {}
-            ! decurion: --content goes with allow: nobody reads it otherwise
+            ! decurion: --content is only for allow
             = 2
         "#]],
     );
@@ -628,6 +644,8 @@ fn a_live_session_is_preferred_asked_and_told() {
         {"command":"tell","agent":"a0123456789abcdef","text":"look again"}
         {"command":"tell","agent":"a0123456789abcdef","text":"nonsense"}
         {"command":"answer","question":"77777777-2222-4333-8444-555555555555","answer":{"behavior":"allow"},"by":"user"}
+        {"command":"answer","question":"77777777-2222-4333-8444-555555555555","answer":{"behavior":"allow"},"by":"user"}
+        {"command":"answer","question":"77777777-2222-4333-8444-555555555555","answer":{"behavior":"allow"},"by":"user"}
         {"command":"answer","question":"88888888-2222-4333-8444-555555555555","answer":{"behavior":"deny","message":"A person looked at this call and denied it."},"by":"user"}
         {"command":"answer","question":"77777777-2222-4333-8444-555555555555","answer":{"behavior":"deny","message":"too dangerous"},"by":"user"}
         {"command":"answer","question":"77777777-2222-4333-8444-555555555555","answer":{"behavior":"elicited","action":"accept","content":{"name":"x"}},"by":"user"}
@@ -642,17 +660,18 @@ fn tasks_of_a_session_whose_owner_died_are_said_to_have_been_at_work() {
         &names,
         &[&["tasks"], &["tasks", "follow", SHELL]],
         &expect![[r#"
-        $ tasks
-        a0123456789abcdef  was running in the background  agent helper  the work of a0123456789abcdef
-        b12345678          was running in the background  command       the work of b12345678
-        ? 77777777-2222-4333-8444-555555555555  a0123456789abcdef asks: $ rm x (no rule allows it)
-        ? 88888888-2222-4333-8444-555555555555  main asks: $ rm x (no rule allows it)
-        ! decurion: session 11111111-2222-4333-8444-555555555555 is not live; this is what it recorded
-        = 0
-        $ tasks follow b12345678
-        ! decurion: b12345678 had not ended when its session did
-        = 7
-    "#]],
+            $ tasks
+            ID  STATE  KIND  STARTED  DESCRIPTION
+            a0123456  was running in the background  agent helper  1970-01-01  the work of a0123456789abcdef
+            b1234567  was running in the background  command  1970-01-01  the work of b12345678
+            ? 77777777  a0123456 asks: $ rm x (no rule allows it)
+            ? 88888888  main asks: $ rm x (no rule allows it)
+            ! decurion: session 11111111-2222-4333-8444-555555555555 is not running; this is what it recorded
+            = 0
+            $ tasks follow b12345678
+            ! decurion: b12345678 had not ended when its session did
+            = 7
+        "#]],
     );
 }
 
@@ -673,18 +692,19 @@ fn several_live_sessions_of_a_folder_must_be_told_apart() {
         ],
         &expect![[r#"
             $ tasks
-            ! decurion: several sessions of this folder are live: 11111111-2222-4333-8444-555555555555, 22222222-2222-4333-8444-555555555555
-            !   --session ID takes one of them
+            ! decurion: several sessions are running in this folder: 11111111-2222-4333-8444-555555555555, 22222222-2222-4333-8444-555555555555
+            !  name one with --session ID
             = 2
             $ tasks --session 22222222-2222-4333-8444-555555555555
-            a0123456789abcdef  running in the background  agent helper  the work of a0123456789abcdef
-            b12345678          running in the background  command       the work of b12345678
+            ID        STATE                      KIND          STARTED     DESCRIPTION
+            a0123456  running in the background  agent helper  1970-01-01  the work of a0123456789abcdef
+            b1234567  running in the background  command       1970-01-01  the work of b12345678
             = 0
             $ tasks answer 77777777-2222-4333-8444-555555555555 allow --session 22222222-2222-4333-8444-555555555555
             allowed: 77777777-2222-4333-8444-555555555555
             = 0
             $ tasks follow a0123456789abcdef --session 22222222-2222-4333-8444-555555555555
-            ! decurion: session 22222222-2222-4333-8444-555555555555 keeps no record that could be followed
+            ! decurion: session 22222222-2222-4333-8444-555555555555 keeps no transcript to follow
             = 1
         "#]],
     );

@@ -63,7 +63,7 @@ fn the_latest_session_of_the_folder_with_its_waits() {
     );
     let nothing = stand.run(&["trace"]);
     assert_eq!(nothing.ending.code(), 2, "{nothing:?}");
-    assert!(nothing.errors.contains("no session of this folder"), "{}", nothing.errors);
+    assert!(nothing.errors.contains("no sessions in this folder"), "{}", nothing.errors);
     let run = stand.run(&["-p", "go", "--allowedTools", "Bash"]);
     assert_eq!(run.ending.code(), 0, "{run:?}");
     let traced = stand.run(&["trace"]);
@@ -111,7 +111,7 @@ fn what_cannot_be_written_is_said_before_anything_is() {
         (&["trace", "-o", &file, "--svg", &file], 2, "the same place"),
         (&["trace", "-o", "-", "--json"], 2, "standard output"),
         (&["trace", "-o", &missing], 1, "cannot write"),
-        (&["trace", "no-such-id"], 2, "there is no session of this id: no-such-id"),
+        (&["trace", "no-such-id"], 2, "session not found: no-such-id"),
         (&["trace", "11111111-2222-4333-8444-555555555555"], 2, "11111111-2222"),
     ];
     for (arguments, code, words) in rows {

@@ -6,7 +6,7 @@ use decurion_testkit::proc::Finished;
 use decurion_testkit::repo::Repo;
 use expect_test::expect;
 
-use crate::stand::{DECURION, Stand, finished};
+use crate::stand::{DECURION, Stand, finished, without_times};
 
 const SCRIPT: &str = r#"
 when agent=main turn=1
@@ -58,7 +58,12 @@ fn masked(stand: &Stand, run: &Finished) -> String {
     }
     shown.push_str(rest);
     let slug = decurion_store_slug(stand);
-    shown.replace(&slug, "SLUG")
+    let mut shown = without_times(&shown.replace(&slug, "SLUG"));
+    for line in stand.run(&["sessions", "list", "--all", "--json"]).lines {
+        let listed: serde_json::Value = serde_json::from_str(&line).unwrap();
+        shown = shown.replace(&listed["session"].as_str().unwrap()[..8], "SESSION");
+    }
+    shown
 }
 
 fn decurion_store_slug(stand: &Stand) -> String {
@@ -70,15 +75,14 @@ fn decurion_store_slug(stand: &Stand) -> String {
 fn what_agents_left_is_listed_merged_and_cleaned() {
     let stand = stand();
     let none = command(&stand, &["worktrees", "list"]);
-    assert_eq!((none.output().as_str(), none.ending.is_success()), ("no worktrees", true));
+    assert_eq!((none.output().as_str(), none.ending.is_success()), ("No worktrees.", true));
     let run = stand.run(&["-p", "--dangerously-skip-permissions", "go"]);
     assert!(run.ending.is_success(), "{run:?}");
     let listed = command(&stand, &["worktrees", "list"]);
-    expect![[r"
-        ID  1 file changed, +1 -1, 1 untracked, nothing committed (first)
-            STATE/worktrees/SLUG/ID on decurion/ID
-        ID  1 file changed, +1 -1, 1 untracked, nothing committed (second)
-            STATE/worktrees/SLUG/ID on decurion/ID"]]
+    expect![[r#"
+        NAME  SESSION  CREATED  STATE  FOR  WHERE
+        ID  SESSION  AGO  1 file changed, +1 -1, 1 untracked, nothing committed  first  STATE/worktrees/SLUG/ID on decurion/ID
+        ID  SESSION  AGO  1 file changed, +1 -1, 1 untracked, nothing committed  second  STATE/worktrees/SLUG/ID on decurion/ID"#]]
     .assert_eq(&masked(&stand, &listed));
     let dry = command(&stand, &["merge", "--dry-run"]);
     expect![[r"
@@ -87,24 +91,23 @@ fn what_agents_left_is_listed_merged_and_cleaned() {
         1 of 2 would be merged into decurion/merged"]]
     .assert_eq(&masked(&stand, &dry));
     let merged = command(&stand, &["merge", "--gate", "test -e same.txt"]);
-    expect![[r"
-        ID (first): merged, its worktree is removed
+    expect![[r#"
+        ID (first): merged (worktree removed)
         ID (second): conflicts in same.txt
         1 of 2 merged into decurion/merged
-        take it over with: git merge --ff-only decurion/merged"]]
+        To update your branch: git merge --ff-only decurion/merged"#]]
     .assert_eq(&masked(&stand, &merged));
     assert_eq!(merged.ending.code(), 1, "something is not merged");
     assert_eq!(git(&stand, &["status", "--porcelain"]), "", "the checkout is as it was");
     let refused = command(&stand, &["merge", "--into", "main"]);
-    expect![[r"
+    expect![[r#"
         decurion: the branch main is checked out in WORK, and no checkout is changed here
-          leave --into out, then take the result over there: git merge --ff-only decurion/merged
-    "]]
+          leave --into out, then update that branch: git merge --ff-only decurion/merged"#]]
     .assert_eq(&masked(&stand, &refused));
     let cleaned = command(&stand, &["worktrees", "clean"]);
-    expect![[r"
-        ID  1 commit, 2 files changed, +2 -1 (second)
-            STATE/worktrees/SLUG/ID on decurion/ID"]]
+    expect![[r#"
+        NAME  SESSION  CREATED  STATE  FOR  WHERE
+        ID  SESSION  AGO  1 commit, 2 files changed, +2 -1  second  STATE/worktrees/SLUG/ID on decurion/ID"#]]
     .assert_eq(&masked(&stand, &cleaned));
 }
 
@@ -113,7 +116,7 @@ fn a_session_works_in_a_worktree_of_its_own_and_says_where() {
     let script = "when turn=1\n  call Bash {\"command\": \"echo x > new.txt\"}\nwhen\n  say \"done\"\n";
     let stand = Stand::new(script);
     let outside = stand.run(&["-p", "--worktree", "go"]);
-    assert!(outside.errors.contains("a worktree needs a git repository"), "{outside:?}");
+    assert!(outside.errors.contains("not a git repository"), "{outside:?}");
     git(&stand, &["init", "--quiet", "--initial-branch=main"]);
     git(&stand, &["commit", "--quiet", "--allow-empty", "--message", "first"]);
     let run = stand.run(&["-p", "--verbose", "--worktree=mine", "--dangerously-skip-permissions", "go"]);
@@ -123,10 +126,9 @@ fn a_session_works_in_a_worktree_of_its_own_and_says_where() {
     assert_eq!(git(&stand, &["branch", "--list", "decurion/*"]), "+ decurion/mine\n");
     // Whole, and without being asked for more.
     let run = stand.run(&["-p", "--worktree=other", "--dangerously-skip-permissions", "go"]);
-    expect![[r"
+    expect![[r#"
         donedecurion: all permission checks but deny rules are skipped
-        decurion: the session's worktree is kept: STATE/worktrees/SLUG/other on decurion/other: 1 untracked, nothing committed
-    "]]
+        decurion: the session's worktree is kept: STATE/worktrees/SLUG/other on decurion/other: 1 untracked, nothing committed"#]]
     .assert_eq(&masked(&stand, &run));
     for format in ["json", "stream-json"] {
         let run = stand.run(&[
@@ -196,19 +198,16 @@ fn a_worktree_is_removed_by_its_name_and_what_is_not_merged_only_if_that_is_said
     }
     expect![[r#"
         ["remove", "none"] 2: decurion: there is no worktree of this name: none
-          `decurion worktrees list` shows what there is
-
+          `decurion worktrees list` lists them
         ["remove", "mine"] 1: decurion: the worktree mine has work in it that is not merged: 1 untracked, nothing committed
-          `decurion merge mine` takes over what git does not ignore; --discard loses it
-
-        ["remove", "mine", "--discard"] 0: mine  removed: 1 untracked, nothing committed
+          `decurion merge mine` merges it, except for files that git ignores; --discard deletes it
+        ["remove", "mine", "--discard"] 0: mine: removed (1 untracked, nothing committed)
         ["merge"] 0: other: merged
         1 of 1 merged into decurion/merged
-        take it over with: git merge --ff-only decurion/merged
+        To update your branch: git merge --ff-only decurion/merged
         ["worktrees", "remove", "other"] 1: decurion: the worktree other has work in it that is not merged: 1 commit, 1 file changed, +1 -0, ignored by git: local.db
-          `decurion merge other` takes over what git does not ignore; --discard loses it
-
-        ["worktrees", "remove", "other", "--discard"] 0: other  removed: 1 commit, 1 file changed, +1 -0, ignored by git: local.db
+          `decurion merge other` merges it, except for files that git ignores; --discard deletes it
+        ["worktrees", "remove", "other", "--discard"] 0: other: removed (1 commit, 1 file changed, +1 -0, ignored by git: local.db)
     "#]].assert_eq(&shown);
     assert_eq!(git(&stand, &["branch", "--list", "decurion/*"]), "  decurion/merged\n");
     assert!(!other.exists());
@@ -238,11 +237,11 @@ fn of_two_merges_at_once_one_works_and_the_other_says_who_does() {
     assert!(cleaned.ending.is_success(), "{cleaned:?}");
     std::fs::write(&go, "go\n").unwrap();
     let first = first.finish(crate::stand::LIMIT).unwrap();
-    expect![[r"
-        ID (first): merged, its worktree is removed
+    expect![[r#"
+        ID (first): merged (worktree removed)
         ID (second): conflicts in same.txt
         1 of 2 merged into decurion/merged
-        take it over with: git merge --ff-only decurion/merged"]]
+        To update your branch: git merge --ff-only decurion/merged"#]]
     .assert_eq(&masked(&stand, &first));
     // Whoever comes after it finds what it left, and nobody in the way.
     let third = command(&stand, &["merge"]);

@@ -96,7 +96,8 @@ fn a_plugin_is_on_as_long_as_it_runs_what_the_user_saw() {
             p p@local changed, 0 hooks
             plugin p is off, because what it runs is not what it was when it was enabled; look at it, then `decurion plugin enable p`: p"]]
         .assert_eq(&states(&stage, &[]).join("\n").replace(stage.top.join("p").as_str(), "p"));
-        registry(&stage).enable("p").unwrap();
+        let plugin = registry(&stage).find("p").unwrap();
+        registry(&stage).enable("p", &plugin).unwrap();
         assert_eq!(states(&stage, &[]), ["p p@local on, 1 hooks"], "{file}");
     }
     registry(&stage).disable("p").unwrap();

@@ -26,7 +26,7 @@ const CHUNK: usize = 64 << 10;
 /// Prints a task's output until it ends, or what there is of it where its session is not live.
 pub async fn follow(chosen: Chosen, id: &str, json: bool) -> Result<u8, Failure> {
     let Some(paths) = &chosen.record else {
-        return Err(Failure::failed(format!("session {} keeps no record that could be followed", chosen.id)));
+        return Err(Failure::failed(format!("session {} keeps no transcript to follow", chosen.id)));
     };
     let mut past = Vec::new();
     let folded = Folded::read_and(paths, &mut |envelope| {

@@ -57,7 +57,7 @@ impl Overview {
         self.rows.iter().find(|row| text(row, "id") == wanted).ok_or_else(|| Failure::failed("no such task"))
     }
 
-    /// The open question of this id, or of the task that asks it.
+    /// The open question of this id, or of the task that asks it; the beginning of either is enough.
     pub fn question(&self, id: &str) -> Result<&Question, Failure> {
         let names: Vec<(String, String)> = self
             .questions
@@ -65,9 +65,11 @@ impl Overview {
             .map(|question| (question.id.to_string(), asker(question).to_owned()))
             .collect();
         let ids = || names.iter().map(|(question, _)| question.as_str());
-        let found = one_of(ids(), id).or_else(|_| {
-            let by_task = names.iter().filter(|(_, task)| task == id).map(|(question, _)| question.as_str());
-            match by_task.collect::<Vec<_>>().as_slice() {
+        let found = one_of(ids(), id).or_else(|matches| {
+            let task = one_of(names.iter().map(|(_, task)| task.as_str()), id);
+            let by_task = names.iter().filter(|(_, asker)| task.as_ref().is_ok_and(|task| task == asker));
+            match by_task.map(|(question, _)| question.as_str()).collect::<Vec<_>>().as_slice() {
+                [] => Err(matches),
                 [only] => Ok(*only),
                 several => Err(several.to_vec()),
             }
@@ -85,15 +87,14 @@ impl Overview {
 /// That an id means nothing, or too much.
 fn unknown<'a>(message: &str, all: impl Iterator<Item = &'a str>, matches: &[&str]) -> Failure {
     if !matches.is_empty() {
-        return Failure::usage(format!("several are meant: {}", matches.join(", ")))
-            .hint("give the whole id of one");
+        return Failure::usage(format!("several match: {}", matches.join(", "))).hint("give more of the id");
     }
     let all: Vec<&str> = all.collect();
     let failure = Failure::usage(message);
     if all.is_empty() {
-        failure.hint("there is none")
+        failure.hint("there are none")
     } else {
-        failure.hint(format!("there are {}", all.join(", ")))
+        failure.hint(format!("there are: {}", all.join(", ")))
     }
 }
 
@@ -110,6 +111,8 @@ pub fn asker(question: &Question) -> &str {
 /// The one that is this, else the only one that begins so; else all that begin so.
 fn one_of<'a>(all: impl Iterator<Item = &'a str>, wanted: &str) -> Result<&'a str, Vec<&'a str>> {
     let mut matches: Vec<&str> = all.filter(|id| !wanted.is_empty() && id.starts_with(wanted)).collect();
+    matches.sort_unstable();
+    matches.dedup();
     if let Some(exact) = matches.iter().find(|id| **id == wanted) {
         return Ok(exact);
     }
@@ -227,7 +230,7 @@ mod tests {
         let find = |wanted| one_of(all.into_iter(), wanted);
         assert_eq!(find("b"), Ok("b1"));
         assert_eq!(find("a1"), Ok("a1"));
-        assert_eq!(find("a"), Err(vec!["a12", "a13", "a1"]));
+        assert_eq!(find("a"), Err(vec!["a1", "a12", "a13"]));
         assert_eq!((find("c"), find("")), (Err(vec![]), Err(vec![])));
     }
 

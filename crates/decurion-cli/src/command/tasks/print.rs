@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::overview::{Overview, asker, text};
 use crate::report::{Failure, note};
-use crate::screen;
+use crate::screen::{self, Style};
+use crate::table::{Cell, Table, ago, short, short_ids};
 
 /// Every task and every open question.
 pub fn list(overview: &Overview, json: bool) -> Result<(), Failure> {
@@ -18,16 +19,33 @@ pub fn list(overview: &Overview, json: bool) -> Result<(), Failure> {
     }
     say_if_recorded(overview);
     if overview.rows.is_empty() && overview.questions.is_empty() {
-        return line(&format!("no tasks in session {}", overview.session));
+        return line("No agents or background commands.");
     }
-    let shown: Vec<[String; 4]> = overview.rows.iter().map(|row| columns(overview, row)).collect();
-    let width = |at: usize| shown.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
-    let (ids, states, kinds) = (width(0), width(1), width(2));
-    for [id, state, kind, description] in &shown {
-        line(format!("{id:<ids$}  {state:<states$}  {kind:<kinds$}  {description}").trim_end())?;
+    let length = short_ids(overview.rows.iter().map(|row| text(row, "id")));
+    let mut table = Table::new(["ID", "STATE", "KIND", "STARTED", "DESCRIPTION"]);
+    for row in &overview.rows {
+        let depth = row["depth"].as_u64().unwrap_or(1).clamp(1, 16);
+        let indent = "  ".repeat(usize::try_from(depth - 1).unwrap_or(0));
+        let [state, kind, description] = columns(overview, row);
+        let style = match row["outcome"].as_str() {
+            Some("completed") => Style::Good,
+            Some("failed" | "lost" | "denied" | "stalled") => Style::Bad,
+            Some(_) => Style::Warning,
+            None => Style::Plain,
+        };
+        table.row([
+            Cell::new(Style::Strong, format!("{indent}{}", short(text(row, "id"), length))),
+            Cell::new(style, state),
+            kind.into(),
+            ago(text(row, "started").parse().ok()).into(),
+            description.into(),
+        ]);
     }
+    table.print();
+    let asked: Vec<String> = overview.questions.iter().map(|question| question.id.to_string()).collect();
+    let lengths = (short_ids(asked.iter().map(String::as_str)), length);
     for question in &overview.questions {
-        line(&ask(question))?;
+        line(&ask(question, lengths))?;
     }
     Ok(())
 }
@@ -48,7 +66,7 @@ pub fn show(overview: &Overview, row: &Value, json: bool) -> Result<(), Failure>
         return line(&with_live(row, overview.live).to_string());
     }
     say_if_recorded(overview);
-    let [_, state, kind, _] = columns(overview, row);
+    let [state, kind, _] = columns(overview, row);
     let mut facts = vec![("id", text(row, "id").to_owned()), ("kind", kind), ("state", state)];
     facts.push(("asked", one_line(text(row, "description"))));
     facts.push(("parent", text(row, "parent").to_owned()));
@@ -63,10 +81,16 @@ pub fn show(overview: &Overview, row: &Value, json: bool) -> Result<(), Failure>
         line(&format!("{name:<8}{value}"))?;
     }
     for activity in row["activities"].as_array().into_iter().flatten() {
-        line(&format!("did     {}: {}", text(activity, "tool"), one_line(text(activity, "title"))))?;
+        let title = one_line(text(activity, "title"));
+        match (text(activity, "tool"), title.as_str()) {
+            ("", "") => {}
+            ("", did) | (did, "") => line(&format!("did     {did}"))?,
+            (tool, title) if title.starts_with(tool) => line(&format!("did     {title}"))?,
+            (tool, title) => line(&format!("did     {tool}: {title}"))?,
+        }
     }
     for question in overview.questions.iter().filter(|question| asker(question) == text(row, "id")) {
-        line(&ask(question))?;
+        line(&ask(question, (usize::MAX, usize::MAX)))?;
     }
     for (name, field) in [("prompt", "prompt"), ("result", "result")] {
         if !text(row, field).is_empty() {
@@ -115,13 +139,12 @@ pub fn plain(text: &str) -> String {
 
 fn say_if_recorded(overview: &Overview) {
     if !overview.live {
-        note(format!("session {} is not live; this is what it recorded", overview.session));
+        note(format!("session {} is not running; this is what it recorded", overview.session));
     }
 }
 
-fn columns(overview: &Overview, row: &Value) -> [String; 4] {
-    let depth = row["depth"].as_u64().unwrap_or(1).clamp(1, 16);
-    let indent = "  ".repeat(usize::try_from(depth - 1).unwrap_or(0));
+/// State, kind and description.
+fn columns(overview: &Overview, row: &Value) -> [String; 3] {
     let state = match row["outcome"].as_str() {
         Some(outcome) => outcome.to_owned(),
         None if overview.live => one_line(text(row, "state")),
@@ -133,15 +156,16 @@ fn columns(overview: &Overview, row: &Value) -> [String; 4] {
         (_, Some(agent_type)) => format!("agent {}", one_line(agent_type)),
         (_, None) => "agent".to_owned(),
     };
-    [format!("{indent}{}", text(row, "id")), state, kind, one_line(text(row, "description"))]
+    [state, kind, one_line(text(row, "description"))]
 }
 
-fn ask(question: &Question) -> String {
+/// A question in words, with so much of its own id and of that of who asks it.
+fn ask(question: &Question, (own, of_tasks): (usize, usize)) -> String {
     let title = if question.intent.title.is_empty() { &question.tool } else { &question.intent.title };
     let asked = format!(
         "? {}  {} asks: {} ({})",
-        question.id,
-        asker(question),
+        short(&question.id.to_string(), own),
+        short(asker(question), of_tasks),
         one_line(title),
         one_line(&question.reason)
     );
@@ -211,8 +235,8 @@ mod tests {
         let url = question(Wanted::Url { url: address.clone(), id: "1".into() });
         let start = "? 77777777-2222-4333-8444-555555555555  main asks: MCP server s asks (Who?)\n    ";
         let shown = "form (answer with --content): {\"type\":\"object\",\"title\":\"2J\"}";
-        assert_eq!(ask(&form), format!("{start}{shown}"));
-        assert_eq!(ask(&url), format!("{start}address: {address}"));
+        assert_eq!(ask(&form, (99, 99)), format!("{start}{shown}"));
+        assert_eq!(ask(&url, (99, 99)), format!("{start}address: {address}"));
         assert_eq!(question_json(&form, true)["elicitation"]["mode"], "form");
     }
 

@@ -23,9 +23,7 @@ pub async fn choose(home: &Utf8Path, cwd: &Utf8Path, wanted: Option<&str>) -> Re
     let archive = Archive::new(home);
     let sockets = LiveSessions::new(home);
     let id = match wanted {
-        Some(text) => text.parse().map_err(|error: decurion_protocol::id::InvalidId| {
-            Failure::usage(error.to_string()).hint("a session id is a UUID; see `decurion sessions list`")
-        })?,
+        Some(text) => named(&archive, &sockets, text).await?,
         None => default(&archive, &sockets, cwd).await?,
     };
     let live = match sockets.attach(id).await {
@@ -43,6 +41,20 @@ pub async fn choose(home: &Utf8Path, cwd: &Utf8Path, wanted: Option<&str>) -> Re
     Ok(Chosen { id, live, record })
 }
 
+/// The session of this id, or the only one, on record or running, whose id begins so.
+async fn named(archive: &Archive, sockets: &LiveSessions, text: &str) -> Result<SessionId, Failure> {
+    if let Ok(id) = text.parse() {
+        return Ok(id);
+    }
+    let running = sockets.hellos().await.unwrap_or_default();
+    let begins = |id: &SessionId| !text.is_empty() && id.to_string().starts_with(&text.to_ascii_lowercase());
+    let running: Vec<SessionId> = running.iter().map(|hello| hello.session).filter(begins).collect();
+    match running.as_slice() {
+        [only] => Ok(*only),
+        _ => super::super::sessions::named(archive, text),
+    }
+}
+
 async fn default(archive: &Archive, sockets: &LiveSessions, cwd: &Utf8Path) -> Result<SessionId, Failure> {
     let unreadable =
         |error| Failure::failed(format!("cannot read the state folder {}: {error}", archive.layout().home()));
@@ -52,13 +64,16 @@ async fn default(archive: &Archive, sockets: &LiveSessions, cwd: &Utf8Path) -> R
     match here.as_slice() {
         [only] => Ok(*only),
         [] => archive.latest(cwd).map_err(unreadable)?.map(|summary| summary.session).ok_or_else(|| {
-            Failure::usage("there is no session of this folder")
-                .hint("--session ID takes one of another folder; `decurion sessions list --all` shows them")
+            Failure::usage("no sessions in this folder")
+                .hint("--session ID names one of another folder; `decurion sessions list --all` lists them")
         }),
         several => {
             let several: Vec<String> = several.iter().map(ToString::to_string).collect();
-            Err(Failure::usage(format!("several sessions of this folder are live: {}", several.join(", ")))
-                .hint("--session ID takes one of them"))
+            Err(Failure::usage(format!(
+                "several sessions are running in this folder: {}",
+                several.join(", ")
+            ))
+            .hint("name one with --session ID"))
         }
     }
 }

@@ -68,7 +68,7 @@ fn a_session_that_does_not_open_costs_nothing() {
     unkept.say("/resume");
     unkept.wait_for("❯ peel the pomegranate");
     unkept.keys("Enter");
-    unkept.wait_for("is held by");
+    unkept.wait_for("is already open in");
     goes_on(&unkept, "count the kumquats");
     // Once it is free, it opens.
     first.keys("C-d");
