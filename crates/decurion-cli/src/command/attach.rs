@@ -131,13 +131,14 @@ async fn choose(live: &LiveSessions, wanted: Option<&str>, paths: &Paths) -> Res
             .hint("`decurion --continue` resumes the last one of this folder")),
         0 => Err(Failure::usage(format!("no running session has this id: {}", wanted.unwrap_or_default()))
             .hint(hint)),
-        _ => Ok(pick(&Archive::new(&state(paths)?), fitting)?),
+        _ => Ok(pick(&Archive::new(wire::state(paths)?), fitting)?),
     }
 }
 
 /// Lists sessions and asks which one is meant.
 fn pick(archive: &Archive, mut sessions: Vec<Hello>) -> Result<Hello, Failure> {
     say!("Which session?");
+    let listed = archive.list(None).unwrap_or_default();
     for (at, hello) in sessions.iter().enumerate() {
         let view = recorded(archive, hello.session);
         let state = match (view.questions.len(), view.is_working()) {
@@ -147,7 +148,7 @@ fn pick(archive: &Archive, mut sessions: Vec<Hello>) -> Result<Hello, Failure> {
             (many, _) => format!("{many} questions"),
         };
         let id = hello.session.to_string();
-        say!("{:>3}. {}  {state:<11}  {}  {}", at + 1, &id[..8], hello.cwd, title(archive, hello));
+        say!("{:>3}. {}  {state:<11}  {}  {}", at + 1, &id[..8], hello.cwd, title(&listed, hello));
     }
     let answer = ask(&format!("Choose 1–{} (Enter to quit): ", sessions.len()))?.unwrap_or_default();
     let number = answer.parse::<usize>().ok().filter(|number| (1..=sessions.len()).contains(number));
