@@ -23,9 +23,9 @@ pub use setting::NewSetting;
 
 use crate::edit::{self, EditError};
 use crate::origin::{Family, Layer};
+use crate::own::Before;
 use crate::paths::Paths;
-use crate::trust::{ProjectParts, Trust};
-use crate::{Loaded, Project, jsonc, read, record, up_to_project};
+use crate::{Loaded, jsonc, read, record};
 
 /// How often it is tried to be the only one who writes, and how long apart: a person waits for it.
 const TRIES: u32 = 40;
@@ -118,17 +118,19 @@ impl Keeper {
         let file = self.file(layer)?;
         let _held = lock(&self.paths)?;
         let place = place(&self.paths, layer, &file)?;
-        let agreed = layer.is_in_repository().then(|| self.agreed()).flatten();
         let text = text(&place)?;
+        let before = layer.is_in_repository().then(|| Before::of(&self.paths, &file, text.as_deref()));
+        let before = before.unwrap_or_default();
         let changed = change(text.as_deref().unwrap_or_default())
             .map_err(|error| KeepError::Text { file: file.clone(), problem: placed(&error) })?;
         if text.as_deref() != Some(changed.as_str()) && !(text.is_none() && changed.is_empty()) {
+            before.about_to_write(&self.paths, &file, &changed);
             write(&place, &changed)?;
             if text.is_none() && layer == Layer::Local {
                 self.hide_from_git();
             }
         }
-        let remark = self.unread((layer, &file), &changed, agreed, narrows);
+        let remark = self.unread((layer, &file), &changed, &before, narrows);
         Ok((file, remark))
     }
 
@@ -213,55 +215,27 @@ impl Keeper {
         }
     }
 
-    /// What the files of the project say; none where the user's own settings cannot be used.
-    fn project(&self) -> Option<Project> {
-        let (loader, project) = up_to_project(&self.paths, &self.layers);
-        loader.invalid.is_empty().then_some(project)
-    }
-
-    /// The parts of the project, if the user has agreed to all of them as they are now.
-    fn agreed(&self) -> Option<ProjectParts> {
-        let project = self.project()?;
-        let (trust, _) = Trust::open(&self.paths);
-        trust.check(&self.paths.root, &project.parts).is_trusted().then_some(project.parts)
-    }
-
-    /// Why what was written is not read, if so. Whoever agreed to the folder as it was and adds something to it agrees to
-    /// that too; what anybody else changed meanwhile is not agreed to.
+    /// Why what was written is not read by later sessions, if so.
     fn unread(
         &self,
         (layer, file): (Layer, &Utf8Path),
         written: &str,
-        agreed: Option<ProjectParts>,
+        before: &Before,
         narrows: bool,
     ) -> Option<String> {
+        let holds = match layer.is_in_repository() {
+            true => before.written(&self.paths, file, written),
+            false => Ok(true),
+        };
         if !self.layers.contains(&layer) {
             return Some("it is not read where `--setting-sources` leaves it out".to_owned());
         }
-        if !layer.is_in_repository() {
-            return None;
-        }
-        let waits = || {
-            let text = "later sessions use it once you trust the folder again with `decurion trust`";
-            (!narrows).then(|| text.to_owned())
-        };
-        let (Some(before), Some(after)) = (agreed, self.project()) else {
-            return waits();
-        };
-        let own = file.strip_prefix(&self.paths.root).unwrap_or(file).as_str();
-        let others = |parts: &ProjectParts| {
-            let mut files = parts.fingerprints();
-            files.remove(own);
-            files
-        };
-        let is_ours = matches!(text(file), Ok(Some(now)) if now == written);
-        if !is_ours || others(&before) != others(&after.parts) {
-            return waits();
-        }
-        let (mut trust, _) = Trust::open(&self.paths);
-        match trust.trust_folder(&self.paths.root, &after.parts) {
-            Ok(()) => None,
-            Err(error) => waits().map(|waits| format!("{waits}; {error}")),
+        let waits = "applies to this session only; run `decurion trust` to use it in later ones";
+        match holds {
+            Ok(true) => None,
+            _ if narrows => None,
+            Ok(false) => Some(waits.to_owned()),
+            Err(error) => Some(format!("{waits}; {error}")),
         }
     }
 

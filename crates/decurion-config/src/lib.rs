@@ -18,6 +18,7 @@ pub mod mcp;
 pub mod memory;
 pub mod moved;
 pub mod origin;
+mod own;
 pub mod paths;
 pub mod plugins;
 pub mod provider;
@@ -60,7 +61,7 @@ pub use settings::Settings;
 pub use shell_env::ChildEnvironment;
 pub use skills::{LoadedSkill, SkillRequest, Skills};
 pub use trust::{Part, PartKind, ProjectParts, Trust, TrustMode, TrustState};
-pub use variables::overriding;
+pub use variables::{address_variable, overriding};
 
 use check::Checked;
 use jsonc::{Kind, Member, Node, Position};
@@ -225,12 +226,22 @@ pub fn inspect(request: &LoadRequest) -> Result<Loaded, ConfigError> {
 pub fn examine(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     let wanted = wanted_layers(request.flags.setting_sources.as_deref())?;
     let paths = Paths::discover(&request.cwd, &request.environment)?;
-    let (mut loader, mut project) = up_to_project(&paths, &wanted);
-    let trust = loader.trust(&project.parts, request.trust);
+    let (recorded, problem) = match request.trust {
+        TrustMode::Refused => (Trust::default(), None),
+        TrustMode::Recorded | TrustMode::Granted => Trust::open(&paths),
+    };
+    let (mut loader, mut project) = up_to_project(&paths, &wanted, &recorded, None);
+    let trust = match request.trust {
+        TrustMode::Granted => TrustState::Trusted,
+        TrustMode::Recorded | TrustMode::Refused => recorded.check(&paths.root, &project.parts),
+    };
+    if request.trust == TrustMode::Recorded {
+        loader.warnings.extend(problem);
+    }
     for document in project.documents.drain(..) {
-        layer::merge(&mut loader.tree, document.at_once);
-        if trust.is_trusted() {
-            layer::merge(&mut loader.tree, document.waiting);
+        layer::merge(&mut loader.tree, document.split.at_once);
+        if trust.is_trusted() || document.is_own {
+            layer::merge(&mut loader.tree, document.split.waiting);
         }
     }
     let variables = variables::from_environment(
@@ -275,8 +286,14 @@ pub fn examine(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     })
 }
 
-/// The settings of the user, and what the files of the project say, which is not yet in effect.
-fn up_to_project<'a>(paths: &'a Paths, wanted: &[Layer]) -> (Loader<'a>, Project) {
+/// The settings of the user, and what the files of the project say, which is not yet in effect. One file can be taken to
+/// say something else than it does.
+fn up_to_project<'a>(
+    paths: &'a Paths,
+    wanted: &[Layer],
+    recorded: &'a Trust,
+    instead: Option<(&'a Utf8Path, &'a str)>,
+) -> (Loader<'a>, Project) {
     let mut loader = Loader {
         sources: Sources::default(),
         warnings: Vec::new(),
@@ -285,6 +302,8 @@ fn up_to_project<'a>(paths: &'a Paths, wanted: &[Layer]) -> (Loader<'a>, Project
         broken: Vec::new(),
         tree: layer::empty(),
         paths,
+        recorded,
+        instead,
     };
     loader.defaults();
     let files = paths.settings_files();
@@ -325,12 +344,24 @@ struct Loader<'a> {
     broken: Vec<ConfigError>,
     tree: Node,
     paths: &'a Paths,
+    /// What the user agreed to and has answered.
+    recorded: &'a Trust,
+    /// What a file is taken to say.
+    instead: Option<(&'a Utf8Path, &'a str)>,
 }
 
 /// What a repository's files say, told apart and not yet in effect.
 struct Project {
-    documents: Vec<layer::Split>,
+    documents: Vec<ProjectDocument>,
+    /// What waits for trust, without the files that the user's own answers have written.
     parts: ProjectParts,
+}
+
+/// One file of a repository.
+struct ProjectDocument {
+    split: layer::Split,
+    /// Whether all of it that would wait for trust was written by the user's own answers.
+    is_own: bool,
 }
 
 impl Loader<'_> {
@@ -400,13 +431,21 @@ impl Loader<'_> {
 
     fn add_to_project(&mut self, project: &mut Project, mode: &mut Mode, name: &str, document: Node) {
         let split = layer::split(document, *mode, &self.sources, &mut self.warnings);
-        project.parts.add_document(name, &split.waiting, &self.sources);
-        self.servers.extend(mcp::declared_in(&split.waiting, |node| self.sources.origin(node)));
+        let parts = ProjectParts::of(name, &split.waiting, &self.sources);
+        let is_own = parts
+            .fingerprints()
+            .get(name)
+            .is_some_and(|fingerprint| self.recorded.is_own(&self.paths.root, name, fingerprint));
+        if !is_own {
+            project.parts.extend(parts);
+        }
+        let declared = mcp::declared_in(&split.waiting, |node| self.sources.origin(node));
+        self.servers.extend(declared.into_iter().map(|(server, declared)| (server, declared.own(is_own))));
         // A later file may not undo what this one narrowed.
         if let Some(narrower) = split.at_once.at_path("permissions.defaultMode").and_then(layer::mode_of) {
             *mode = narrower;
         }
-        project.documents.push(split);
+        project.documents.push(ProjectDocument { split, is_own });
     }
 
     /// The servers of `.mcp.json`. A broken one is reported and declares nothing: it is not a settings file,
@@ -446,19 +485,6 @@ impl Loader<'_> {
                 None
             }
         }
-    }
-
-    fn trust(&mut self, parts: &ProjectParts, mode: TrustMode) -> TrustState {
-        let recorded = match mode {
-            TrustMode::Granted => return TrustState::Trusted,
-            TrustMode::Refused => Trust::default(),
-            TrustMode::Recorded => {
-                let (trust, warning) = Trust::open(self.paths);
-                self.warnings.extend(warning);
-                trust
-            }
-        };
-        recorded.check(&self.paths.root, parts)
     }
 
     fn flags(&mut self, flags: &FlagSettings) {
@@ -513,6 +539,9 @@ impl Loader<'_> {
     }
 
     fn text(&mut self, layer: Layer, file: &Utf8Path) -> Result<Option<String>, ConfigError> {
+        if let Some((_, text)) = self.instead.filter(|(other, _)| *other == file) {
+            return Ok(Some(text.to_owned()));
+        }
         let bytes = match read::whole(file, jsonc::MAX_BYTES) {
             Ok(None) => return Ok(None),
             Ok(Some(bytes)) => bytes,

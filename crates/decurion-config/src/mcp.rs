@@ -180,6 +180,8 @@ struct Found {
     root: Option<Utf8PathBuf>,
     /// What it is approved by, where that is not its name: the definition of a project that declares it.
     approved_as: Option<String>,
+    /// Whether the user's own answers have written it, so that it does not wait for the folder's trust.
+    is_own: bool,
 }
 
 /// Reads and decides every declaration but those of agent definitions, for which see [`McpServers::for_agent`].
@@ -219,7 +221,7 @@ fn source_of(layer: Layer) -> McpSource {
 
 fn from_settings(name: &str, declared: &Declared, source: McpSource) -> Found {
     let (name, place, value) = (name.to_owned(), declared.origin.to_string(), declared.value.clone());
-    Found { name, source, place, value, root: None, approved_as: None }
+    Found { name, source, place, value, root: None, approved_as: None, is_own: declared.is_own }
 }
 
 fn from_plugin(plugin: &PluginServers, found: &mut Vec<Found>, problems: &mut Vec<McpProblem>) {
@@ -234,7 +236,7 @@ fn from_plugin(plugin: &PluginServers, found: &mut Vec<Found>, problems: &mut Ve
         let name = format!("plugin:{}:{name}", plugin.plugin);
         let (source, root) = (McpSource::Plugin, Some(plugin.root.clone()));
         let (place, value) = (place.clone(), value.clone());
-        found.push(Found { name, source, place, value, root, approved_as: None });
+        found.push(Found { name, source, place, value, root, approved_as: None, is_own: false });
     }
 }
 
@@ -263,7 +265,8 @@ fn from_flag(
         let place = if place == INLINE { place.clone() } else { format!("{place}:{at}") };
         if matches!(value.kind, jsonc::Kind::Object(_)) {
             let (name, source) = (key.clone(), McpSource::Flag);
-            found.push(Found { name, source, place, value: value.to_value(), root: None, approved_as: None });
+            let (value, root) = (value.to_value(), None);
+            found.push(Found { name, source, place, value, root, approved_as: None, is_own: false });
         } else {
             let text = "expected an object; it is ignored".to_owned();
             problems.push(McpProblem { place, server: key.clone(), text });
@@ -395,7 +398,8 @@ impl McpServers {
             edit::Scope::Local => McpSource::Local,
         };
         let (name, place) = (name.to_owned(), String::new());
-        let found = Found { name, source, place, value: declared.clone(), root: None, approved_as: None };
+        let (value, root) = (declared.clone(), None);
+        let found = Found { name, source, place, value, root, approved_as: None, is_own: false };
         entry(&found, &self.policy, &self.around, &mut Vec::new())
     }
 
@@ -435,7 +439,8 @@ impl McpServers {
         for (name, value) in declared {
             let (source, place) = (McpSource::Flag, "mcp_set_servers".to_owned());
             let (name, value) = (name.clone(), value.clone());
-            let found = Found { name, source, place, value, root: None, approved_as: None };
+            let (approved_as, is_own) = (None, false);
+            let found = Found { name, source, place, value, root: None, approved_as, is_own };
             let entry = entry(&found, &self.policy, &self.around, &mut Vec::new());
             match (entry.state, entry.server) {
                 (McpState::Ready, Some(server)) => servers.push(server),
@@ -510,6 +515,7 @@ fn own(definition: &AgentDefinition, declared: &Value) -> Vec<Found> {
         value: value.clone(),
         root: None,
         approved_as: is_projects.then(|| format!("agent:{}:{name}", definition.name)),
+        is_own: false,
     };
     servers.into_iter().map(found).collect()
 }
@@ -562,7 +568,7 @@ impl Policy {
         if self.disabled.contains(&found.name) {
             return McpState::Disabled("`disabledMcpjsonServers` names it".to_owned());
         }
-        if !self.trusted {
+        if !self.trusted && !found.is_own {
             return McpState::Untrusted;
         }
         let approved = self.approved.get(found.approved_as.as_ref().unwrap_or(&found.name));
@@ -585,7 +591,7 @@ pub(crate) fn declared_in(document: &Node, origin: impl Fn(&Node) -> Origin) -> 
         .iter()
         .map(|member| {
             let node = member.value.clone();
-            let declared = Declared { value: node.to_value(), origin: origin(&node), node };
+            let declared = Declared { value: node.to_value(), origin: origin(&node), node, is_own: false };
             (member.key.clone(), declared)
         })
         .collect()

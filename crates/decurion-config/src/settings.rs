@@ -200,6 +200,15 @@ pub struct Declared {
     pub origin: Origin,
     /// The same, in which every part knows its place.
     pub(crate) node: Node,
+    /// Whether the user's own answers have written it, although it stands in a file of the project.
+    pub(crate) is_own: bool,
+}
+
+impl Declared {
+    /// The same, written by the user's own answers or not.
+    pub(crate) fn own(self, is_own: bool) -> Self {
+        Self { is_own, ..self }
+    }
 }
 
 impl std::fmt::Debug for Declared {
@@ -401,7 +410,8 @@ impl Read<'_> {
     }
 
     fn declaration(&self, node: &Node) -> Declared {
-        Declared { value: node.to_value(), origin: self.sources.origin(node), node: node.clone() }
+        let (value, origin) = (node.to_value(), self.sources.origin(node));
+        Declared { value, origin, node: node.clone(), is_own: false }
     }
 
     fn models(&self) -> Models {

@@ -1,6 +1,9 @@
 //! Which folders the user trusts. Takes the parts of a repository's files that run something or widen
 //! something, gives whether the user has agreed to exactly these; and records that agreement. What only
 //! narrows is not asked about, and what is never taken from a repository cannot be agreed to.
+//!
+//! A file of the project that the user's own answers have written ("always", `mcp add`) needs no agreement to the
+//! folder: the record holds a fingerprint of it, so it counts as long as nothing else has changed it.
 
 mod said;
 
@@ -154,13 +157,30 @@ impl ProjectParts {
         &self.counts
     }
 
+    /// The parts of one document.
+    pub(crate) fn of(file: &str, waiting: &Node, sources: &Sources) -> Self {
+        let mut parts = Self::default();
+        parts.add_document(file, waiting, sources);
+        parts
+    }
+
+    /// The same with those of other files.
+    pub(crate) fn extend(&mut self, other: Self) {
+        let room = MAX_LISTED.saturating_sub(self.parts.len());
+        self.parts.extend(other.parts.into_iter().take(room));
+        for (kind, count) in other.counts {
+            *self.counts.entry(kind).or_default() += count;
+        }
+        self.files.extend(other.files);
+    }
+
     /// The fingerprint of each file's parts, by which a change of them is noticed.
     pub(crate) fn fingerprints(&self) -> BTreeMap<String, String> {
         self.files.iter().map(|(file, hasher)| (file.clone(), hex(&hasher.clone().finalize()))).collect()
     }
 
     /// Adds every part of a document that waits for trust.
-    pub(crate) fn add_document(&mut self, file: &str, waiting: &Node, sources: &Sources) {
+    fn add_document(&mut self, file: &str, waiting: &Node, sources: &Sources) {
         let mut found = Vec::new();
         collect(waiting, KEYS, "", &mut found);
         for (kind, key, node) in found {
@@ -317,6 +337,12 @@ struct Record {
     /// Folder to MCP server to the fingerprint of the declaration that was approved.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     servers: BTreeMap<String, BTreeMap<String, String>>,
+    /// Folder to file to its fingerprint as the user's own answers left it; while one is written, before and after.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    own: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+    /// Folder to file to fingerprint: what the user was shown and did not agree to.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    declined: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 const VERSION: u32 = 1;
@@ -342,7 +368,9 @@ impl Trust {
     pub fn check(&self, folder: &Utf8Path, parts: &ProjectParts) -> TrustState {
         let recorded = self.record.folders.get(folder.as_str());
         let agreed = recorded.is_some_and(|files| {
-            parts.fingerprints().iter().all(|(file, fingerprint)| files.get(file) == Some(fingerprint))
+            parts.fingerprints().iter().all(|(file, fingerprint)| {
+                files.get(file) == Some(fingerprint) || self.is_own(folder, file, fingerprint)
+            })
         });
         if agreed {
             TrustState::Trusted
@@ -355,7 +383,46 @@ impl Trust {
     pub fn trust_folder(&mut self, folder: &Utf8Path, parts: &ProjectParts) -> Result<(), TrustError> {
         let fingerprints = parts.fingerprints();
         self.change(|record| {
+            record.declined.remove(folder.as_str());
             record.folders.insert(folder.to_string(), fingerprints);
+        })
+    }
+
+    /// Records that the user was asked about these parts and did not agree, so that the question is not asked again.
+    pub fn decline(&mut self, folder: &Utf8Path, parts: &ProjectParts) -> Result<(), TrustError> {
+        let fingerprints = parts.fingerprints();
+        self.change(|record| {
+            record.declined.insert(folder.to_string(), fingerprints);
+        })
+    }
+
+    /// Whether the user was asked about exactly these parts and did not agree.
+    pub fn is_declined(&self, folder: &Utf8Path, parts: &ProjectParts) -> bool {
+        self.record.declined.get(folder.as_str()) == Some(&parts.fingerprints())
+    }
+
+    /// Whether a file of a folder with this fingerprint holds exactly what the user's own answers have written into it.
+    pub(crate) fn is_own(&self, folder: &Utf8Path, file: &str, fingerprint: &str) -> bool {
+        let recorded = self.record.own.get(folder.as_str()).and_then(|files| files.get(file));
+        recorded.is_some_and(|recorded| recorded.iter().any(|known| known == fingerprint))
+    }
+
+    /// Records that these are the fingerprints of a file as the user's own answers leave it; none forgets the file.
+    pub(crate) fn record_own(
+        &mut self,
+        folder: &Utf8Path,
+        file: &str,
+        fingerprints: Vec<String>,
+    ) -> Result<(), TrustError> {
+        let recorded = self.record.own.get(folder.as_str()).and_then(|files| files.get(file));
+        if recorded.map_or(&[][..], Vec::as_slice) == fingerprints {
+            return Ok(());
+        }
+        self.change(|record| {
+            let files = record.own.entry(folder.to_string()).or_default();
+            files.insert(file.to_owned(), fingerprints);
+            files.retain(|_, fingerprints| !fingerprints.is_empty());
+            record.own.retain(|_, files| !files.is_empty());
         })
     }
 
@@ -373,12 +440,16 @@ impl Trust {
         self.record.servers.get(folder.as_str()).cloned().unwrap_or_default()
     }
 
-    /// Takes the agreement back, with the approval of the folder's servers; says whether there was one.
+    /// Takes the agreement back, with the approval of the folder's servers and what the user's own answers have written
+    /// there; says whether there was any.
     pub fn revoke(&mut self, folder: &Utf8Path) -> Result<bool, TrustError> {
         let mut found = false;
         self.change(|record| {
-            record.servers.remove(folder.as_str());
-            found = record.folders.remove(folder.as_str()).is_some();
+            found = record.own.remove(folder.as_str()).is_some();
+            for records in [&mut record.folders, &mut record.servers] {
+                found |= records.remove(folder.as_str()).is_some();
+            }
+            record.declined.remove(folder.as_str());
         })?;
         Ok(found)
     }

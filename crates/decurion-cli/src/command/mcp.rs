@@ -337,8 +337,8 @@ fn edit_failure(error: &EditError) -> Failure {
     }
 }
 
-/// Writes a declaration. Whoever types it wants it: a project's is approved, and a folder that was trusted
-/// stays so with it.
+/// Writes a declaration. Who types it wants it: it is approved, waits for no trust in the folder, and a folder that was
+/// trusted stays so.
 fn add(name: &str, declared: Value, scope: Scope) -> Result<u8, Failure> {
     let is_plain =
         |letter: char| !letter.is_control() && !letter.is_whitespace() && !"'\"\\$`".contains(letter);
@@ -360,10 +360,6 @@ fn add(name: &str, declared: Value, scope: Scope) -> Result<u8, Failure> {
     }
     let file =
         edit::add(&before.loaded.paths, scope, name, declared).map_err(|error| edit_failure(&error))?;
-    let trusted = before.loaded.trust.is_trusted() || before.loaded.project_parts.parts().is_empty();
-    if scope != Scope::User && trusted {
-        keep_trust(&before.loaded)?;
-    }
     if scope != Scope::User {
         record_approval(&before, name, &checked.hash)?;
     }
@@ -379,13 +375,6 @@ fn add(name: &str, declared: Value, scope: Scope) -> Result<u8, Failure> {
         (state, _) => say!("{}", state.describe(name)),
     }
     Ok(0)
-}
-
-fn keep_trust(loaded: &Loaded) -> Result<(), Failure> {
-    let request = LoadRequest::new(loaded.paths.cwd.clone(), Environment::capture());
-    let now = decurion_config::load(&request)?;
-    let (mut trust, _) = Trust::open(&now.paths);
-    trust.trust_folder(&now.paths.root, &now.project_parts).map_err(|error| Failure::usage(error.to_string()))
 }
 
 fn record_approval(here: &Here, name: &str, hash: &str) -> Result<(), Failure> {
@@ -408,9 +397,6 @@ fn remove(name: &str, scope: Option<ScopeWord>) -> Result<u8, Failure> {
     }
     if removed.is_empty() {
         return Err(Failure::usage(format!("MCP server not declared in a settings file here: {name}")));
-    }
-    if before.loaded.trust.is_trusted() {
-        keep_trust(&before.loaded)?;
     }
     for file in removed {
         say!("{name}: removed from {file}");

@@ -1,5 +1,6 @@
 //! Declarations of servers written into files. Takes a scope, a name and a declaration, gives the file that
-//! holds it now. A file with comments is left to its author: it could not be written again as it was.
+//! holds it now. A file with comments is left to its author: it could not be written again as it was. Who types such a
+//! command wants what it writes: it does not wait for trust in the folder (`own.rs`).
 
 use std::fs::File;
 
@@ -10,6 +11,7 @@ use super::SIGNS;
 use crate::agents::place;
 use crate::jsonc;
 use crate::memory;
+use crate::own::Before;
 use crate::paths::Paths;
 use crate::{read, record};
 
@@ -68,7 +70,7 @@ pub fn file(paths: &Paths, scope: Scope) -> Result<Utf8PathBuf, EditError> {
 /// Adds a declaration.
 pub fn add(paths: &Paths, scope: Scope, name: &str, declared: Value) -> Result<Utf8PathBuf, EditError> {
     let (file, _held) = locked(paths, scope)?;
-    let mut document = load(&file)?.unwrap_or_default();
+    let (mut document, text) = load(&file)?;
     let servers = servers(&mut document, &file, scope)?;
     if servers.contains_key(name) {
         return Err(EditError::Exists { file, name: name.to_owned() });
@@ -85,18 +87,21 @@ pub fn add(paths: &Paths, scope: Scope, name: &str, declared: Value) -> Result<U
         std::fs::create_dir_all(paths.root.join(".decurion")).map_err(failed)?;
         memory::keep_out_of_git(&ignored, "settings.local.json").map_err(failed)?;
     }
-    save(&file, &document)?;
+    save(paths, scope, &file, text.as_deref(), &document)?;
     Ok(file)
 }
 
 /// Removes a declaration; says from which file, or none if the scope has no such server.
 pub fn remove(paths: &Paths, scope: Scope, name: &str) -> Result<Option<Utf8PathBuf>, EditError> {
     let (file, _held) = locked(paths, scope)?;
-    let Some(mut document) = load(&file)? else { return Ok(None) };
+    let (mut document, text) = load(&file)?;
+    if text.is_none() {
+        return Ok(None);
+    }
     if servers(&mut document, &file, scope)?.shift_remove(name).is_none() {
         return Ok(None);
     }
-    save(&file, &document)?;
+    save(paths, scope, &file, text.as_deref(), &document)?;
     Ok(Some(file))
 }
 
@@ -136,24 +141,39 @@ fn servers<'a>(
     }
 }
 
-fn load(file: &Utf8Path) -> Result<Option<Map<String, Value>>, EditError> {
+/// What a file declares, and its text; none where it says nothing.
+fn load(file: &Utf8Path) -> Result<(Map<String, Value>, Option<String>), EditError> {
     let failed = |reason: String| EditError::File { file: file.to_owned(), reason };
     let bytes = read::whole(file, jsonc::MAX_BYTES).map_err(|error| failed(error.to_string()))?;
-    let Some(bytes) = bytes else { return Ok(None) };
-    if bytes.trim_ascii().is_empty() {
-        return Ok(None);
-    }
-    serde_json::from_slice(&bytes).map(Some).map_err(|_| EditError::Comments { file: file.to_owned() })
+    let bytes = bytes.filter(|bytes| !bytes.trim_ascii().is_empty());
+    let Some(bytes) = bytes else { return Ok((Map::new(), None)) };
+    let comments = || EditError::Comments { file: file.to_owned() };
+    let document = serde_json::from_slice(&bytes).map_err(|_| comments())?;
+    Ok((document, Some(String::from_utf8(bytes).map_err(|_| comments())?)))
 }
 
-fn save(file: &Utf8Path, document: &Map<String, Value>) -> Result<(), EditError> {
+fn save(
+    paths: &Paths,
+    scope: Scope,
+    file: &Utf8Path,
+    before: Option<&str>,
+    document: &Map<String, Value>,
+) -> Result<(), EditError> {
     let failed = |error: std::io::Error| EditError::File { file: file.to_owned(), reason: error.to_string() };
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
-    let mut text = serde_json::to_vec_pretty(document).map_err(|error| failed(error.into()))?;
-    text.push(b'\n');
+    let mut text = serde_json::to_string_pretty(document).map_err(|error| failed(error.into()))?;
+    text.push('\n');
     // A file that others may read stays so.
     let mode = std::fs::metadata(file).map(|metadata| metadata.permissions()).ok();
-    record::replace(file, &text, mode).map_err(failed)
+    if scope == Scope::User {
+        return record::replace(file, text.as_bytes(), mode).map_err(failed);
+    }
+    // By the name that it is read under, wherever a link leads.
+    let named = self::file(paths, scope)?;
+    let before = Before::of(paths, &named, before);
+    before.about_to_write(paths, &named, &text);
+    record::replace(file, text.as_bytes(), mode).map_err(failed)?;
+    before.written(paths, &named, &text).map(drop).map_err(|error| failed(std::io::Error::other(error)))
 }

@@ -91,16 +91,16 @@ fn a_change_is_in_the_file_of_its_source() {
         seen.push_str(&format!("--- {file}\n{}", read(&stage, file)));
     }
     expect![[r#"
-        project/.decurion/settings.local.json (later sessions use it once you trust the folder again with `decurion trust`)
-        project/.decurion/settings.local.json (later sessions use it once you trust the folder again with `decurion trust`)
+        project/.decurion/settings.local.json
+        project/.decurion/settings.local.json
         home/.decurion/settings.json
         home/.decurion/settings.json
         home/.decurion/settings.json
         not kept: a mode that asks nobody is not made the usual one by an answer; write it by hand if that is meant
         project/.decurion/settings.json
         project/.decurion/settings.local.json
-        project/.decurion/settings.local.json (later sessions use it once you trust the folder again with `decurion trust`)
-        project/.decurion/settings.local.json (later sessions use it once you trust the folder again with `decurion trust`)
+        project/.decurion/settings.local.json
+        project/.decurion/settings.local.json
         project/.decurion/settings.local.json
         not kept: there is no settings file of ours for this here (it is for the session alone)
         --- home/.decurion/settings.json
@@ -130,24 +130,117 @@ fn a_change_is_in_the_file_of_its_source() {
     assert_eq!(left, 2, "nothing else is left beside the settings");
 }
 
+/// The rules that allow something.
+fn allowed(stage: &Stage) -> Vec<String> {
+    stage.load().rules.set.allow.iter().map(ToString::to_string).collect()
+}
+
+const SESSION_ONLY: &str = " (applies to this session only; run `decurion trust` to use it in later ones)";
+
 /// Whoever trusts the folder goes on trusting it with what they added; what somebody else added is not agreed to by that.
 #[test]
 fn trust_goes_on_with_what_its_owner_adds() {
-    let rule =
-        |stage: &Stage| stage.load().rules.set.allow.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let stage = Stage::new().file("project/.claude/settings.json", r#"{"permissions": {"allow": ["Glob"]}}"#);
-    assert!(
-        keep(&stage, RuleSource::LocalSettings, &add(&["Read"])).contains("once you trust the folder again")
-    );
-    assert_eq!(rule(&stage), Vec::<String>::new());
+    let hand_written = r#"{"permissions": {"allow": ["Glob"]}}"#;
+    let stage = Stage::new().file(LOCAL, hand_written);
+    let waits = format!("{LOCAL}{SESSION_ONLY}");
+    assert_eq!(keep(&stage, RuleSource::LocalSettings, &add(&["Read"])), waits);
+    assert_eq!(allowed(&stage), Vec::<String>::new());
     trust(&stage);
     assert_eq!(keep(&stage, RuleSource::LocalSettings, &add(&["Edit"])), LOCAL);
-    assert_eq!(rule(&stage), ["Glob", "Read", "Edit"]);
+    assert_eq!(allowed(&stage), ["Glob", "Read", "Edit"]);
     write(&stage.project.join(".claude/settings.json"), r#"{"permissions": {"allow": ["Bash"]}}"#);
-    assert!(
-        keep(&stage, RuleSource::LocalSettings, &add(&["Grep"])).contains("once you trust the folder again")
-    );
-    assert_eq!(rule(&stage), Vec::<String>::new());
+    assert_eq!(keep(&stage, RuleSource::LocalSettings, &add(&["Grep"])), waits);
+    assert_eq!(allowed(&stage), Vec::<String>::new());
+}
+
+#[test]
+fn an_answer_holds_without_trust_and_turns_on_nothing_else() {
+    let foreign = r#"{"permissions": {"allow": ["Glob"]}, "hooks": {"Stop": []}}"#;
+    let stage = Stage::new().file("project/.claude/settings.json", foreign);
+    assert_eq!(keep(&stage, RuleSource::LocalSettings, &add(&["Read"])), LOCAL);
+    assert_eq!(keep(&stage, RuleSource::ProjectSettings, &add(&["Edit"])), "project/.decurion/settings.json");
+    assert_eq!(allowed(&stage), ["Edit", "Read"]);
+    let loaded = stage.load();
+    assert!(!loaded.trust.is_trusted());
+    let keys: Vec<&str> = loaded.project_parts.parts().iter().map(|part| part.key.as_str()).collect();
+    assert_eq!(keys, ["permissions.allow[0]", "hooks.Stop"], "the user's own answers are asked about");
+    // Also while sessions run that do not read the file, and where nothing is left to write.
+    let mut request = stage.request();
+    request.flags.setting_sources = Some("user".to_owned());
+    let keeper = Keeper::new(&decurion_config::load(&request).unwrap());
+    for _ in 0..2 {
+        keeper.keep(RuleSource::LocalSettings, &add(&["Grep"])).unwrap();
+    }
+    assert_eq!(allowed(&stage), ["Edit", "Read", "Grep"]);
+    // Trust in the folder takes in the rest, and an answer after that needs no second one.
+    trust(&stage);
+    assert_eq!(allowed(&stage), ["Glob", "Edit", "Read", "Grep"]);
+    assert_eq!(keep(&stage, RuleSource::LocalSettings, &add(&["LS"])), LOCAL);
+    assert_eq!(allowed(&stage), ["Glob", "Edit", "Read", "Grep", "LS"]);
+    let (mut record, _) = Trust::open(&stage.load().paths);
+    assert!(record.revoke(&stage.project).unwrap());
+    assert_eq!(allowed(&stage), Vec::<String>::new());
+}
+
+/// What anything but the user's own answers has made of the file is off, all of it, until the folder is trusted.
+#[test]
+fn a_file_of_answers_that_something_else_changed_is_off() {
+    #[rustfmt::skip]
+    let rows = [
+        ("the same", r#"{"permissions": {"allow": ["Read"]}}"#, true),
+        ("written otherwise", "{ // why\n\"permissions\": {\"allow\": [\"Read\"]}}", true),
+        ("a deny rule more", r#"{"permissions": {"allow": ["Read"], "deny": ["Bash"]}}"#, true),
+        ("a rule more", r#"{"permissions": {"allow": ["Read", "Bash"]}}"#, false),
+        ("another rule", r#"{"permissions": {"allow": ["Bash"]}}"#, false),
+        ("a hook more", r#"{"permissions": {"allow": ["Read"]}, "hooks": {"Stop": []}}"#, false),
+        ("a wider mode", r#"{"permissions": {"allow": ["Read"], "defaultMode": "acceptEdits"}}"#, false),
+        ("a folder more", r#"{"permissions": {"allow": ["Read"], "additionalDirectories": ["/"]}}"#, false),
+        ("a server more", r#"{"permissions": {"allow": ["Read"]}, "mcpServers": {"x": {"command": "x"}}}"#, false),
+        ("a variable more", r#"{"permissions": {"allow": ["Read"]}, "env": {"A": "1"}}"#, false),
+    ];
+    for (name, text, holds) in rows {
+        let stage = Stage::new();
+        keep(&stage, RuleSource::LocalSettings, &add(&["Read"]));
+        write(&stage.top.join(LOCAL), text);
+        let expected: &[&str] = if holds { &["Read"] } else { &[] };
+        assert_eq!(allowed(&stage), expected, "{name}");
+        if !holds {
+            // An answer in between makes nothing of it the user's.
+            let said = keep(&stage, RuleSource::LocalSettings, &add(&["Glob"]));
+            assert_eq!(said, format!("{LOCAL}{SESSION_ONLY}"), "{name}");
+            assert_eq!(allowed(&stage), Vec::<String>::new(), "{name}");
+            assert!(stage.load().hooks().declarations.is_empty(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_repository_cannot_bring_an_answer_along() {
+    let answered = Stage::new();
+    keep(&answered, RuleSource::LocalSettings, &add(&["Read"]));
+    let (file, record) = (read(&answered, LOCAL), read(&answered, "home/.decurion/trust.json"));
+    assert!(!record.contains("Read") && record.contains("own"), "{record}");
+    // The same file in the repository of somebody who answered nothing, with the record beside it.
+    let shipped = Stage::new().file(LOCAL, &file).file("project/.decurion/trust.json", &record);
+    assert_eq!(allowed(&shipped), Vec::<String>::new());
+    // In another folder of the one who answered.
+    let mut request = answered.request();
+    request.cwd = answered.top.join("copy");
+    write(&request.cwd.join(".decurion/settings.local.json"), &file);
+    assert!(decurion_config::load(&request).unwrap().rules.set.allow.is_empty());
+    // In another file of the same folder.
+    write(&answered.project.join(".claude/settings.local.json"), &file);
+    fs::remove_file(answered.top.join(LOCAL)).unwrap();
+    assert_eq!(allowed(&answered), Vec::<String>::new());
+    // A rule that was taken back is not brought back by its file.
+    let stage = Stage::new();
+    keep(&stage, RuleSource::LocalSettings, &add(&["Read", "Edit"]));
+    let both = read(&stage, LOCAL);
+    let gone = PermissionUpdate::RemoveRules { behavior: Verdict::Allow, rules: rules(&["Edit"]) };
+    keep(&stage, RuleSource::LocalSettings, &gone);
+    assert_eq!(allowed(&stage), ["Read"]);
+    write(&stage.top.join(LOCAL), &both);
+    assert_eq!(allowed(&stage), Vec::<String>::new());
 }
 
 /// What cannot be changed stays as it is to the byte, and it is said why.
@@ -250,11 +343,32 @@ fn the_users_own_settings_are_not_for_the_repository() {
     assert_eq!(read(&stage, "project/.git/info/exclude"), "# mine\n**/.decurion/settings.local.json\n");
 }
 
+#[test]
+fn a_server_is_called_by_its_host() {
+    for (address, name) in [
+        ("https://openrouter.ai/api/v1", "openrouter"),
+        ("https://api.groq.com/openai/v1", "groq"),
+        ("http://localhost:8080/v1", "local"),
+        ("http://127.0.0.1:8080/v1", "local"),
+        ("http://10.0.0.7:8000/v1", "server"),
+        ("http://gpu-box:8000/v1", "gpu-box"),
+        ("https://api.openai.com/v1", "openai"),
+    ] {
+        assert_eq!(BaseUrl::parse(address).unwrap().provider_name(), name, "{address}");
+    }
+}
+
 const USERS: &str = "home/.decurion/settings.json";
 
 fn anthropic(key: &str) -> NewProvider {
     let key = Some(Secret::new(key)).filter(|key| !key.expose().is_empty());
-    NewProvider { name: "anthropic", kind: ProviderKind::Anthropic, address: None, key, model: None }
+    NewProvider {
+        name: "anthropic".to_owned(),
+        kind: ProviderKind::Anthropic,
+        address: None,
+        key,
+        model: None,
+    }
 }
 
 /// What was said about a provider.
@@ -303,7 +417,8 @@ fn a_provider_joins_what_is_written_and_a_link_stays_one() {
     symlink(&real, &link).unwrap();
     let address = Some(BaseUrl::parse("http://new").unwrap());
     let model = Some("pear".to_owned());
-    let new = NewProvider { name: "openai", kind: ProviderKind::OpenAi, address, key: None, model };
+    let new =
+        NewProvider { name: "openai".to_owned(), kind: ProviderKind::OpenAi, address, key: None, model };
     assert_eq!(keep_new(&stage, &new), USERS);
     assert!(link.is_symlink());
     expect![[r#"

@@ -230,6 +230,38 @@ fn a_projects_server_needs_trust_and_then_approval_of_what_is_declared() {
 }
 
 #[test]
+fn a_server_that_the_user_added_waits_for_no_trust_and_brings_no_other_along() {
+    let foreign = r#"{"mcpServers": {"theirs": {"command": "evil"}}}"#;
+    let stage = Stage::new().file("project/.mcp.json", foreign);
+    let states = |stage: &Stage| {
+        let servers = decide(stage, &stage.load(), &PLAIN);
+        servers.entries.iter().map(|entry| entry.state.describe(&entry.name)).collect::<Vec<_>>()
+    };
+    let add = |scope, name: &str| {
+        let loaded = stage.load();
+        let declared = json!({"command": "mine"});
+        let hash = decide(&stage, &loaded, &PLAIN).checked(name, &declared, scope).hash;
+        edit::add(&loaded.paths, scope, name, declared).unwrap();
+        Trust::open(&loaded.paths).0.approve_server(&loaded.paths.root, name, &hash).unwrap();
+    };
+    let blocked = "blocked until this folder is trusted (run `decurion trust`)";
+    add(edit::Scope::Local, "mine");
+    assert_eq!(states(&stage), ["ready", blocked]);
+    // Beside a server of somebody else the file is not the user's.
+    add(edit::Scope::Project, "ours");
+    assert_eq!(states(&stage), ["ready", blocked, blocked]);
+    let local = stage.project.join(".decurion/settings.local.json");
+    let text = fs::read_to_string(&local).unwrap();
+    fs::write(&local, text.replace("mine\"", "evil\"")).unwrap();
+    assert_eq!(states(&stage), [blocked; 3]);
+    fs::write(&local, text).unwrap();
+    assert_eq!(states(&stage), ["ready", blocked, blocked]);
+    edit::remove(&stage.load().paths, edit::Scope::Local, "mine").unwrap();
+    assert_eq!(states(&stage), [blocked, blocked]);
+    assert!(!stage.load().trust.is_trusted());
+}
+
+#[test]
 fn settings_switch_servers_on_and_off() {
     let stage = |settings: &str, managed: &str| {
         Stage::new()
