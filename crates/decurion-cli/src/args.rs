@@ -40,7 +40,7 @@ pub struct Args {
 }
 
 /// How a run is started and shown.
-#[derive(Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 #[allow(clippy::struct_excessive_bools)] // each is one flag of the command line
 pub struct RunArgs {
     /// Answer the prompt, print the answer and exit.
@@ -269,7 +269,7 @@ pub struct RunArgs {
 
 /// What the Agent SDKs pass besides. Each is taken, so that programs written for them start; what has no meaning here
 /// says so.
-#[derive(Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 #[allow(clippy::struct_excessive_bools)] // each is one flag of the command line
 pub struct SdkArgs {
     /// Plugins whose servers are left alone.
@@ -373,6 +373,18 @@ pub enum InputFormat {
     StreamJson,
 }
 
+/// How a provider is set up.
+#[derive(Debug, ClapArgs)]
+pub struct LoginArgs {
+    /// For screen readers: plain questions, no redrawing.
+    #[arg(long)]
+    pub plain: bool,
+
+    /// The process that waits at the terminal for this one.
+    #[arg(long, hide = true, value_name = "PID")]
+    pub kept_by: Option<i32>,
+}
+
 /// Everything else the program does.
 #[derive(Debug, Subcommand)]
 pub enum SubCommand {
@@ -380,6 +392,8 @@ pub enum SubCommand {
     ///
     /// In a terminal it plays in the real interface: any key makes it faster, esc leaves.
     Demo(DemoArgs),
+    /// Set up a model provider: key, model, local servers.
+    Login(LoginArgs),
     /// List and lint agents.
     #[command(subcommand)]
     Agents(AgentsCommand),

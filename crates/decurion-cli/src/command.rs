@@ -8,6 +8,7 @@ pub mod demo;
 pub mod doctor;
 mod explain;
 pub mod interact;
+pub mod login;
 pub mod mcp;
 pub mod merge;
 pub mod pages;

@@ -1,5 +1,5 @@
-//! Model servers on this machine. Takes the places they usually listen at, gives the first that answers and
-//! a model it has. Only asked when nothing is configured.
+//! Model servers on this machine. Takes the places they usually listen at, gives those that answer and a model of each.
+//! Only asked when nothing is configured, or when a person sets something up.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -12,7 +12,7 @@ use serde_json::Value;
 /// A server that answered.
 pub struct Local {
     /// Its name: `ollama`, `llama.cpp`.
-    pub name: String,
+    pub name: &'static str,
     /// Where it is.
     pub base_url: String,
     /// A model it has.
@@ -26,10 +26,38 @@ const MOST_BYTES: u64 = 1 << 20;
 
 /// The first of these that answers with a list of models.
 pub fn find(candidates: &[Candidate]) -> Option<Local> {
-    candidates.iter().find_map(|candidate| {
-        let model = first_model(&candidate.base_url)?;
-        Some(Local { name: candidate.name.to_owned(), base_url: candidate.base_url.clone(), model })
+    find_all(candidates).into_iter().next()
+}
+
+/// All of these that answer with a list of models, in order; they are asked at the same time.
+pub fn find_all(candidates: &[Candidate]) -> Vec<Local> {
+    let ask = |candidate: &Candidate| {
+        let (name, base_url) = (candidate.name, candidate.base_url.clone());
+        Some(Local { name, model: first_model(&base_url)?, base_url })
+    };
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = candidates.iter().map(|candidate| scope.spawn(move || ask(candidate))).collect();
+        asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect()
     })
+}
+
+/// Where nothing answered, for people: ports of this machine.
+pub fn ports(candidates: &[Candidate]) -> String {
+    let port = |candidate: &Candidate| {
+        let (_, rest) = candidate.base_url.split_once("://").unwrap_or_default();
+        let place = rest.split('/').next().unwrap_or_default();
+        place.strip_prefix("127.0.0.1:").unwrap_or(place).to_owned()
+    };
+    let ports: Vec<String> = candidates.iter().map(port).collect();
+    format!("ports {}", ports.join(", "))
+}
+
+impl Local {
+    /// What it is called in the settings.
+    pub fn provider_name(&self) -> String {
+        let letters = self.name.chars().filter(char::is_ascii_alphanumeric);
+        letters.map(|letter| letter.to_ascii_lowercase()).collect()
+    }
 }
 
 fn first_model(base_url: &str) -> Option<String> {

@@ -73,6 +73,7 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
     match args.command {
         None => command::run::run(args.prompt, &args.run),
         Some(SubCommand::Demo(demo)) => command::demo::run(&demo),
+        Some(SubCommand::Login(login)) => command::login::run(&login),
         Some(SubCommand::Agents(agents)) => command::agents::run(agents),
         Some(SubCommand::Plugin(plugin)) => command::plugin::run(plugin),
         Some(SubCommand::Permissions(permissions)) => command::permissions::run(permissions),

@@ -536,7 +536,7 @@ fn headers(node: &Node) -> Vec<(String, Secret)> {
     secrets.collect()
 }
 
-fn host_of(url: &str) -> &str {
+pub(crate) fn host_of(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or_default();
     match authority.strip_prefix('[') {
@@ -550,7 +550,7 @@ pub(crate) fn is_clear_text(url: &str) -> bool {
     url.starts_with("http://") && !is_loopback(url)
 }
 
-fn is_loopback(url: &str) -> bool {
+pub(crate) fn is_loopback(url: &str) -> bool {
     let host = host_of(url);
     host.eq_ignore_ascii_case("localhost")
         || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
@@ -560,14 +560,20 @@ fn is_loopback(url: &str) -> bool {
 fn candidates(environment: &Environment) -> Vec<Candidate> {
     let ollama = environment.get("OLLAMA_HOST").and_then(ollama_address);
     let ollama = ollama.unwrap_or_else(|| "http://127.0.0.1:11434".to_owned());
-    vec![
-        Candidate { name: "ollama", kind: ProviderKind::OpenAi, base_url: format!("{ollama}/v1") },
-        Candidate {
-            name: "llama.cpp",
-            kind: ProviderKind::OpenAi,
-            base_url: "http://127.0.0.1:8080/v1".to_owned(),
-        },
-    ]
+    let port = |port: &str| format!("http://127.0.0.1:{port}");
+    let own = environment.get("LLAMA_ARG_PORT").filter(|port| port.parse::<u16>().is_ok());
+    let places = [
+        ("ollama", ollama),
+        ("llama.cpp", port(own.unwrap_or("8080"))),
+        ("LM Studio", port("1234")),
+        ("vLLM", port("8000")),
+    ];
+    let candidate = |(name, address): (&'static str, String)| Candidate {
+        name,
+        kind: ProviderKind::OpenAi,
+        base_url: format!("{address}/v1"),
+    };
+    places.into_iter().map(candidate).collect()
 }
 
 /// `OLLAMA_HOST` says where the server listens: `host`, `host:port`, `:port` or an address; every interface

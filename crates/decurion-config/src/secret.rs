@@ -20,6 +20,12 @@ impl Secret {
         Self(text.into())
     }
 
+    /// Takes a text that a person has typed, if it can be sent; else what is wrong with it.
+    pub fn for_header(text: &str) -> Result<Self, &'static str> {
+        let text = text.trim();
+        check_header_value(text).map(|()| Self::new(text))
+    }
+
     /// The text itself. Call this where it is put on the wire and nowhere else.
     pub fn expose(&self) -> &str {
         &self.0

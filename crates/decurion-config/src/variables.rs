@@ -10,6 +10,7 @@ use crate::error::{ConfigError, Warning, WarningKind};
 use crate::jsonc::{Kind, Member, Node, Position};
 use crate::layer::empty;
 use crate::origin::{Family, Layer, Place, Sources};
+use crate::provider::ProviderKind;
 use crate::schema::{self, KEYS, Shape};
 use crate::secret::{self, Secret};
 
@@ -86,6 +87,13 @@ pub(crate) const CREDENTIALS: &[&str] = &[
     "OPENAI_API_KEY",
     "CLAUDE_CODE_OAUTH_TOKEN",
 ];
+
+/// The variable of this environment that says where the provider of a dialect is, and what it says.
+pub fn address_variable(environment: &Environment, kind: ProviderKind) -> Option<(&'static str, &str)> {
+    let key = format!("providers.{}.baseUrl", kind.name());
+    let mut named = VARIABLES.iter().filter(|(_, of, _)| *of == key).map(|(name, ..)| *name);
+    named.find_map(|name| environment.get(name).map(|address| (name, address)))
+}
 
 /// The variables of this environment that win over what a person's settings say of a provider and its model.
 pub fn overriding(environment: &Environment, provider: &str) -> Vec<&'static str> {

@@ -152,7 +152,7 @@ fn give_back(before: &Termios) {
 }
 
 /// What holds a child to its keeper.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Leash {
     keeper: Pid,
 }

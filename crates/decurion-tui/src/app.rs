@@ -298,6 +298,11 @@ impl App {
         self.follow_questions();
     }
 
+    /// All that was taken so far stands above already, from when this session was shown here before.
+    pub fn is_above(&mut self) {
+        self.drawn = self.items.len();
+    }
+
     /// Writes a text into the prompt, for a person to go on with.
     pub fn draft(&mut self, text: &str) {
         self.composer.set(text);

@@ -50,6 +50,8 @@ pub enum Name {
     Diff,
     /// One more directory to work in.
     AddDir,
+    /// Another provider or key.
+    Login,
 }
 
 /// Under which heading the help lists a command.
@@ -188,6 +190,7 @@ const TABLE: &[Listed] = &[
     ("trace", &[], Name::Trace, Group::Work, "write this session as a trace for Perfetto"),
     ("team", &[], Name::Team, Group::Work, "agents that work together"),
     ("model", &[], Name::Model, Group::Settings, "show or switch the model"),
+    ("login", &[], Name::Login, Group::Settings, "set up a model provider: key, model, local servers"),
     (
         "permissions",
         &["allowed-tools"],

@@ -12,6 +12,7 @@ pub mod composer;
 pub mod conversation;
 pub mod desk;
 mod editing;
+pub mod form;
 pub mod fuse;
 mod hands;
 pub mod history;

@@ -14,7 +14,7 @@ use decurion_tui::plain::Lines;
 use decurion_tui::{Ended, Signal};
 use serde_json::json;
 
-use super::interact::first::ask;
+use super::interact::form::ask;
 use super::interact::{Owner, Screening, Surroundings, library, look, show, signals};
 use super::run::block_on;
 use crate::args::AttachArgs;

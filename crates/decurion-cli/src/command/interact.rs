@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `exits.rs` | how a session can be left, and for what |
 //! | `first.rs` | what is asked before anything is shown: a model, trust |
+//! | `form.rs` | how that is asked: with arrow keys, or in plain lines |
 //! | `kept.rs` | a session that goes on without a terminal |
 //! | `program.rs` | what this program does for the front end |
 //! | `prompts.rs` | prompts kept for later sessions |
@@ -13,6 +14,7 @@
 
 pub mod exits;
 pub mod first;
+pub mod form;
 mod kept;
 mod program;
 mod prompts;
@@ -35,7 +37,7 @@ use decurion_protocol::{
 };
 use decurion_serve::socket::Listener;
 use decurion_store::{Archive, Found};
-use decurion_tui::app::{App, Library};
+use decurion_tui::app::{App, Library, Next};
 use decurion_tui::conversation::Greeting;
 use decurion_tui::keymap::Keymap;
 use decurion_tui::links::Links;
@@ -59,10 +61,17 @@ use prompts::Prompts;
 /// How long a session may take to end after a fault.
 const GOODBYE: Duration = Duration::from_secs(10);
 
-/// Runs this program once more, as the one that works, and waits at the terminal for it.
-pub fn keep() -> Result<u8, Failure> {
-    let mut arguments = vec!["--kept-by".into(), keeper::own_id().to_string().into()];
-    arguments.extend(std::env::args_os().skip(1));
+/// Whether a terminal can do nothing but show lines.
+pub fn is_dumb(environment: &Environment) -> bool {
+    environment.get("TERM").is_none_or(|term| term == "dumb")
+}
+
+/// Runs this program once more, as the one that works, and waits at the terminal for it. The first so many arguments name
+/// the subcommand.
+pub fn keep(subcommand: usize) -> Result<u8, Failure> {
+    let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let kept_by = ["--kept-by".into(), keeper::own_id().to_string().into()];
+    arguments.splice(subcommand..subcommand, kept_by);
     match keep_with(&arguments)? {
         keeper::Ending::Exited(code) => Ok(code),
         keeper::Ending::WentOn => Ok(0),
@@ -112,8 +121,40 @@ pub struct Surroundings<'a> {
     pub leash: Option<Leash>,
 }
 
+/// What comes after a session.
+pub enum After {
+    /// The end, with this exit code.
+    End(u8),
+    /// A provider is set up, and the session begins anew with it.
+    LogIn(Box<LogIn>),
+}
+
+/// A session that waits for another provider.
+pub struct LogIn {
+    /// Which; none if nothing was said in it.
+    pub session: Option<SessionId>,
+    /// What it is to begin with.
+    pub next: Next,
+}
+
+/// What a session begins with that was left to set up a provider.
+#[derive(Default)]
+pub struct Left {
+    /// What is written in its prompt.
+    pub draft: String,
+    /// Whether what was said in it stands above.
+    pub is_above: bool,
+    /// What is said about the provider.
+    pub words: Option<String>,
+}
+
 /// Opens the session and shows it until somebody leaves.
-pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>) -> Result<u8, Failure> {
+pub async fn run(
+    answer: Answer,
+    place: Arc<dyn Place>,
+    around: Surroundings<'_>,
+    left: Left,
+) -> Result<After, Failure> {
     let mut signals =
         signals(around.leash.is_some()).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
     let Answer {
@@ -132,14 +173,16 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
         Work::Interactive(command) => command,
         _ => None,
     };
-    let (shades, mut draft) = look(&around);
+    let (shades, typed) = look(&around);
+    let mut draft = left.draft + &typed;
+    let mut is_above = left.is_above;
     let provider = provider_words(model.as_deref(), &api_key_source);
     let mut screen =
         Screening { around: &around, state: state.as_deref(), library, model, windows, provider, shades };
     let mut lines = around.plain.then(Lines::of_stdin);
     let mut request = request;
     let mut link = open(&*place, request.clone()).await?;
-    let mut words: Option<(&str, String)> = None;
+    let mut words: Option<(&str, String)> = left.words.map(|words| ("info", words));
     loop {
         let door = state.as_deref().and_then(|state| open_door(state, request.cwd.clone(), &link));
         let session = link.session;
@@ -153,6 +196,9 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
         });
         let is_new = matches!(request.start, Start::New { .. });
         let mut showing = screen.showing(link, &request.cwd, is_new, Owner::Ours(Arc::clone(&exits)))?;
+        if std::mem::take(&mut is_above) {
+            showing.app.is_above();
+        }
         showing.app.draft(&std::mem::take(&mut draft));
         if let Some((level, words)) = words.take() {
             showing.app.say(level, words);
@@ -167,16 +213,21 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
         crash::tell();
         let ended = ended.map_err(|error| Failure::failed(format!("the terminal: {error}")))?;
         if let Ended::Kept(link, view) = ended {
-            let Some(leash) = around.leash else { return Ok(0) };
-            return kept::go_on(link, door, leash, session, signals, *view).await;
+            let Some(leash) = around.leash else { return Ok(After::End(0)) };
+            return kept::go_on(link, door, leash, session, signals, *view).await.map(After::End);
         }
         if let Some(door) = door {
             door.finish().await;
         }
         let Ended::Next(next) = ended else {
             exits.discard_empty();
-            return Ok(say_goodbye(&ended, &exits));
+            return Ok(After::End(say_goodbye(&ended, &exits)));
         };
+        if next.log_in {
+            let session = Some(session).filter(|_| !exits.is_empty());
+            exits.discard_empty();
+            return Ok(After::LogIn(Box::new(LogIn { session, next: *next })));
+        }
         screen.shades = next.shades;
         request = following(request, session, &next);
         draft = next.draft;

@@ -24,12 +24,14 @@ use decurion_serve::{
     Facts, Finish, Format, Headless, Host, HostAgent, HostCommand, Initialize, Input, Lines, Listed,
     ListedPlugin, Patience, Progress, Signal, StreamJson, WantedPlugin,
 };
+use decurion_tui::form::Tone;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::interact::Surroundings;
-use super::interact::first::{self, Begin};
+use super::interact::first::{self, Begin, Set, Why};
+use super::interact::form;
+use super::interact::{After, Left, LogIn, Surroundings, is_dumb};
 use super::sessions::named;
 use super::startable::{Trouble, models_of, startable};
 use crate::args::{InputFormat, OutputFormat, PermissionPrompts, RunArgs};
@@ -50,7 +52,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
             .hint("use `decurion -p \"…\"` for non-interactive runs; `decurion demo` shows how it works"));
     }
     let leash = match args.kept_by {
-        None if interactive => return super::interact::keep(),
+        None if interactive => return super::interact::keep(0),
         None => None,
         // Nobody would wait for this process, nor give the terminal back after it.
         Some(keeper) => Some(Leash::to(keeper).map_err(|error| {
@@ -61,7 +63,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         debug_log::start(path)?;
     }
     let (cwd, environment) = wire::surroundings()?;
-    let (loaded, prompt) = match decide(prompt, args, cwd, &environment) {
+    let (loaded, prompt, ignored) = match decide(prompt, args, cwd, &environment) {
         Ok(decided) => decided,
         Err(failure) if hosted && args.output_format == OutputFormat::StreamJson => {
             return Err(refused(failure));
@@ -73,13 +75,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         if let Some(at) = &args.panic_at {
             decurion_tui::fuse::lay(at).map_err(|reason| Failure::usage(format!("--panic-at: {reason}")))?;
         }
-        return block_on(async {
-            let session = Prepared { args, loaded: &loaded, environment: &environment, wanted: None };
-            let (answer, engine) = Box::pin(session.prepare(prompt, None)).await?;
-            let plain = args.plain || environment.get("TERM").is_none_or(|term| term == "dumb");
-            let around = Surroundings { loaded: &loaded, environment: &environment, plain, leash };
-            Box::pin(super::interact::run(answer, Arc::new(engine), around)).await
-        })?;
+        return converse(args, prompt, (loaded, ignored), &environment, leash);
     }
     let finish = block_on(async {
         let (input, wanted) = if hosted { greeted(patience(args, &environment)).await } else { (None, None) };
@@ -94,18 +90,100 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     Ok(conclude(&finish, args.output_format))
 }
 
-/// What the settings and flags come to before anyone is asked for more: the settings, and the prompt where there is one.
+/// Holds a conversation at the terminal. Where a provider is set up in its middle, all is decided anew for what comes then.
+fn converse(
+    args: &RunArgs,
+    mut prompt: Option<String>,
+    (mut loaded, mut ignored): (Arc<Loaded>, Vec<&'static str>),
+    environment: &Environment,
+    leash: Option<Leash>,
+) -> Result<u8, Failure> {
+    let plain = args.plain || is_dumb(environment);
+    let (mut args, mut left) = (args.clone(), Left::default());
+    loop {
+        let after = block_on(async {
+            let session = Prepared { args: &args, loaded: &loaded, environment, wanted: None };
+            let (answer, engine) = Box::pin(session.prepare(prompt.take(), None)).await?;
+            let around = Surroundings { loaded: &loaded, environment, plain, leash };
+            let left = std::mem::take(&mut left);
+            Box::pin(super::interact::run(answer, Arc::new(engine), around, left)).await
+        })??;
+        let wished = match after {
+            After::End(code) => return Ok(code),
+            After::LogIn(wished) => *wished,
+        };
+        let set = log_in(&loaded, environment, plain, leash.is_some())?;
+        if let Some(set) = &set {
+            ignored = decurion_config::overriding(environment, &set.provider);
+        }
+        left.words = Some(match &set {
+            Some(set) => format!("{} answers from here on", visible(&set.model)),
+            None => "nothing was changed".to_owned(),
+        });
+        left.is_above = wished.session.is_some();
+        args = following_login(&args, &wished, set);
+        left.draft = wished.next.draft;
+        loaded = load(&args, loaded.paths.cwd.clone(), environment, &mut ignored)?;
+    }
+}
+
+/// Asks for another provider, in the middle of a conversation; none if nothing was changed.
+fn log_in(
+    loaded: &Loaded,
+    environment: &Environment,
+    plain: bool,
+    kept: bool,
+) -> Result<Option<Set>, Failure> {
+    let around = (&loaded.paths, environment);
+    let begin = block_on(async {
+        let signals = super::interact::signals(kept)
+            .map_err(|error| Failure::failed(format!("no signals: {error}")))?;
+        let mut form = form::Form::take(environment, plain, Some(signals))?;
+        form.say(Tone::Plain, "")?;
+        let why = Why::Wished(loaded.settings.model.as_deref());
+        let asked = first::choose(&mut form, around, loaded.providers.candidates(), why).await;
+        form.end().await?;
+        asked
+    })??;
+    Ok(match begin {
+        Begin::Use(set) => Some(set),
+        _ => None,
+    })
+}
+
+/// The arguments with which a conversation begins anew after that.
+fn following_login(before: &RunArgs, wished: &LogIn, set: Option<Set>) -> RunArgs {
+    let mut args = before.clone();
+    args.model = match (set, wished.session) {
+        (Some(set), _) => Some(set.model),
+        // It has its model on record.
+        (None, Some(_)) => None,
+        (None, None) => wished.next.model.clone().or(args.model),
+    };
+    args.resume = wished.session.map(|session| session.to_string());
+    (args.r#continue, args.fork_session) = (false, false);
+    (args.session_id, args.worktree) = (None, None);
+    (args.resume_session_at, args.resume_drops_turn) = (None, None);
+    // Whoever has started the program without checks may choose that later too.
+    args.sdk.allow_dangerously_skip_permissions |= args.dangerously_skip_permissions;
+    args.dangerously_skip_permissions = false;
+    args.permission_mode = Some(wished.next.mode.name().to_owned());
+    args
+}
+
+/// What the settings and flags come to before anyone is asked for more: the settings, the prompt where there is one, and
+/// the variables that are no settings this time.
 fn decide(
     prompt: Option<String>,
     args: &RunArgs,
     cwd: Utf8PathBuf,
     environment: &Environment,
-) -> Result<(Arc<Loaded>, Option<String>), Failure> {
+) -> Result<(Arc<Loaded>, Option<String>, Vec<&'static str>), Failure> {
     // What a person has just typed counts, also when the settings are read again.
     let mut ignored = Vec::new();
     let mut loaded = load(args, cwd.clone(), environment, &mut ignored)?;
     let is_asked = !args.print && args.input_format == InputFormat::Text && first::somebody();
-    if is_asked && first::trust(&loaded)? {
+    if is_asked && first::is_undecided(&loaded) && asked_trust(args, &loaded, environment)? {
         loaded = load(args, cwd, environment, &mut ignored)?;
     }
     announce(&loaded);
@@ -126,7 +204,38 @@ fn decide(
         InputFormat::Text if !args.print => prompt,
         InputFormat::Text => Some(whole_prompt(prompt)?),
     };
-    Ok((loaded, prompt))
+    Ok((loaded, prompt, ignored))
+}
+
+fn asked_trust(args: &RunArgs, loaded: &Loaded, environment: &Environment) -> Result<bool, Failure> {
+    block_on(async {
+        let mut form = form::Form::take(environment, args.plain, None)?;
+        let asked = first::trust(&mut form, loaded).await;
+        form.end().await?;
+        asked
+    })?
+}
+
+/// Asks a person what to do about settings with which no session can start.
+fn asked_trouble(args: &RunArgs, trouble: &Trouble, environment: &Environment) -> Result<Begin, Failure> {
+    if matches!(trouble, Trouble::Unreadable { own_file: None, .. } | Trouble::Elsewhere(_)) {
+        return Ok(Begin::Leave);
+    }
+    block_on(async {
+        let mut form = form::Form::take(environment, args.plain, None)?;
+        let asked = match trouble {
+            Trouble::Unreadable { own_file: Some(file), failure } => {
+                first::correct(&mut form, file, failure).await
+            }
+            Trouble::NoModel { paths, candidates, problem } => {
+                let why = problem.as_ref().map_or(Why::First, Why::Problem);
+                first::choose(&mut form, (paths, environment), candidates, why).await
+            }
+            Trouble::Unreadable { own_file: None, .. } | Trouble::Elsewhere(_) => Ok(Begin::Leave),
+        };
+        form.end().await?;
+        asked
+    })?
 }
 
 /// The failure, told to the program that leads us if it greets: it waits for an answer.
@@ -723,17 +832,11 @@ fn load(
             Ok(loaded) => return Ok(loaded),
             Err(trouble) => trouble,
         };
-        let begin = match &trouble {
-            _ if !is_asked => Begin::Leave,
-            Trouble::Unreadable { own_file: Some(file), failure } => first::correct(file, failure)?,
-            Trouble::NoModel { paths, candidates, problem } => {
-                first::choose((paths, environment), candidates, problem.as_ref())?
-            }
-            Trouble::Unreadable { own_file: None, .. } | Trouble::Elsewhere(_) => Begin::Leave,
-        };
+        let begin = if is_asked { asked_trouble(args, &trouble, environment)? } else { Begin::Leave };
         match begin {
             Begin::LookAgain => {}
-            Begin::Use(provider) => *ignored = decurion_config::overriding(environment, provider),
+            Begin::Use(set) => *ignored = decurion_config::overriding(environment, &set.provider),
+            // Then the same question again.
             Begin::Demo => super::demo::run_in_front()?,
             Begin::Leave => return Err(trouble.into_failure(is_asked)),
         }
@@ -772,10 +875,12 @@ fn announce(loaded: &Loaded) {
     let parts = loaded.project_parts.parts().len();
     if let (TrustState::Untrusted { .. }, 1..) = (&loaded.trust, parts) {
         note(format!(
-            "this folder is not trusted: {} disabled (`decurion trust` shows {} and asks, --trust-folder trusts it for \
-             one run)",
-            if parts == 1 { "1 setting is".to_owned() } else { format!("{parts} settings are") },
-            if parts == 1 { "it" } else { "them" }
+            "this folder is not trusted: {} (`decurion trust` reviews them, --trust-folder trusts them for one run)",
+            if parts == 1 {
+                "1 setting is disabled".to_owned()
+            } else {
+                format!("{parts} settings are disabled")
+            }
         ));
     }
 }

@@ -1,7 +1,7 @@
 //! `decurion trust`: lets this folder's own settings take full effect, once a person has seen what they say and
 //! agreed to it.
 
-use decurion_config::{LoadRequest, ProjectParts, Trust, TrustMode, TrustState};
+use decurion_config::{LoadRequest, ProjectParts, Trust, TrustState};
 
 use crate::args::TrustArgs;
 use crate::consent::agreed;
@@ -11,23 +11,20 @@ use crate::wire;
 /// Trusts the project of the working directory, shows what that would mean, or takes it back.
 pub fn run(args: &TrustArgs) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
-    let request = LoadRequest { trust: TrustMode::Refused, ..LoadRequest::new(cwd, environment) };
+    let request = LoadRequest::new(cwd, environment);
     let loaded = decurion_config::inspect(&request)?;
     for warning in &loaded.warnings {
         crate::report::note(warning);
     }
     let root = loaded.paths.root.clone();
-    let (mut trust, warning) = Trust::open(&loaded.paths);
-    if let Some(warning) = warning {
-        crate::report::note(warning);
-    }
+    let (mut trust, _) = Trust::open(&loaded.paths);
     let failed = |error: decurion_config::trust::TrustError| Failure::usage(error.to_string());
     if args.revoke {
         let was = trust.revoke(&root).map_err(failed)?;
         say!("{root}: {}", if was { "no longer trusted" } else { "was not trusted" });
         return Ok(0);
     }
-    show(&loaded.project_parts);
+    lines(&loaded.project_parts).iter().for_each(|line| say!("{line}"));
     if args.list {
         say!("{root}: {}", standing(&trust.check(&root, &loaded.project_parts)));
         return Ok(0);
@@ -38,20 +35,25 @@ pub fn run(args: &TrustArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Each part with everything it says: whoever agrees should have seen that.
-pub fn show(parts: &ProjectParts) {
+/// Each part with everything it says: who agrees should have seen that.
+pub fn lines(parts: &ProjectParts) -> Vec<String> {
+    let mut lines = Vec::new();
     for part in parts.parts() {
-        say!("{}  {}  ({})", part.kind.name(), visible(&part.key), visible(&part.origin.to_string()));
-        for (what, written) in &part.said {
-            say!("  {:<13} {}", visible(what), visible(written));
-        }
+        let (key, origin) = (visible(&part.key), visible(&part.origin.to_string()));
+        lines.push(format!("{}  {key}  ({origin})", part.kind.name()));
+        lines.extend(
+            part.said.iter().map(|(what, written)| format!("  {:<13} {}", visible(what), visible(written))),
+        );
     }
     let all: usize = parts.counts().values().sum();
     match all - parts.parts().len() {
-        0 if all == 0 => say!("Nothing in this folder's settings runs programs or grants permissions."),
+        0 if all == 0 => {
+            lines.push("Nothing in this folder's settings runs programs or grants permissions.".to_owned());
+        }
         0 => {}
-        more => say!("…and {more} more."),
+        more => lines.push(format!("…and {more} more")),
     }
+    lines
 }
 
 fn standing(state: &TrustState) -> &'static str {

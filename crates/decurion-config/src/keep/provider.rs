@@ -12,7 +12,7 @@ use crate::check::is_base_url;
 use crate::edit::{self, EditError};
 use crate::origin::{Layer, Origin};
 use crate::paths::Paths;
-use crate::provider::{Auth, ProviderConfig, ProviderKind, Timeouts, is_clear_text};
+use crate::provider::{Auth, ProviderConfig, ProviderKind, Timeouts, host_of, is_clear_text, is_loopback};
 use crate::record;
 use crate::schema::Shape;
 use crate::secret::Secret;
@@ -21,7 +21,7 @@ use crate::secret::Secret;
 #[derive(Clone, Debug)]
 pub struct NewProvider {
     /// Its name in the settings, which is also that of its key's file.
-    pub name: &'static str,
+    pub name: String,
     /// What it speaks.
     pub kind: ProviderKind,
     /// Where it is, if not where such providers are.
@@ -37,7 +37,7 @@ impl NewProvider {
     pub fn config(&self) -> ProviderConfig {
         let address = self.address.as_ref().map_or(self.kind.usual_address(), |address| &address.0);
         ProviderConfig {
-            name: self.name.to_owned(),
+            name: self.name.clone(),
             kind: self.kind,
             base_url: address.trim_end_matches('/').to_owned(),
             auth: match (&self.key, self.kind) {
@@ -64,6 +64,30 @@ impl BaseUrl {
     /// The address, or what was expected.
     pub fn parse(text: &str) -> Result<Self, String> {
         if is_base_url(text) { Ok(Self(text.to_owned())) } else { Err(Shape::Url.expected()) }
+    }
+
+    /// The address as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What a provider at this address is called in the settings, where nobody gave it a name: the host without what all
+    /// such hosts have in common.
+    pub fn provider_name(&self) -> String {
+        let host = host_of(&self.0).to_ascii_lowercase();
+        if is_loopback(&self.0) {
+            return "local".to_owned();
+        }
+        let labels: Vec<&str> = host.split('.').collect();
+        let name = match labels.as_slice() {
+            _ if host.parse::<std::net::IpAddr>().is_ok() => "server",
+            [.., name, _top] => name,
+            [name] => name,
+            [] => "",
+        };
+        let fits = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+        let is_name = !name.is_empty() && name.chars().all(fits);
+        if is_name { name.to_owned() } else { "server".to_owned() }
     }
 
     /// Whether what is sent there can be read by others on its way.
@@ -105,7 +129,7 @@ pub fn keep_value(paths: &Paths, path: &[&str], value: &Value) -> Result<Utf8Pat
 
 /// The settings with this provider, in the place of one of its name.
 fn with(text: &str, provider: &NewProvider) -> Result<String, EditError> {
-    let name = provider.name;
+    let name = provider.name.as_str();
     let mut text = edit::set(text, &["providers", name], &json!({}))?;
     let declared = [
         ("kind", Some(provider.kind.name().to_owned())),

@@ -87,4 +87,6 @@ pub struct Next {
     pub model: Option<String>,
     /// The theme that was chosen.
     pub shades: Shades,
+    /// Whether a provider is set up before that.
+    pub log_in: bool,
 }

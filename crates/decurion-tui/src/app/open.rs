@@ -365,7 +365,36 @@ impl App {
     /// Nothing is changed here: it may turn out that this session stays.
     fn leave_for(&self, start: Start, draft: String) -> Effect {
         let (mode, model) = (self.view.mode, self.view.root.model.clone());
-        Effect::Leave(Farewell::Next(Box::new(Next { start, draft, mode, model, shades: self.theme.shades })))
+        Effect::Leave(Farewell::Next(Box::new(Next {
+            start,
+            draft,
+            mode,
+            model,
+            shades: self.theme.shades,
+            log_in: false,
+        })))
+    }
+
+    /// This session again, once a provider was set up: everything is decided anew with it.
+    pub(super) fn log_in(&mut self) -> Vec<Effect> {
+        if self.fold == Fold::Printed {
+            self.say("info", "run `decurion login` in another terminal, then --continue here");
+            return Vec::new();
+        }
+        let Some(id) = self.view.info.as_ref().map(|info| info.session) else { return Vec::new() };
+        if !self.can_go() {
+            return Vec::new();
+        }
+        let (start, draft) = (Start::Resume { id, at: None }, self.composer.text());
+        let (mode, model) = (self.view.mode, self.view.root.model.clone());
+        vec![Effect::Leave(Farewell::Next(Box::new(Next {
+            start,
+            draft,
+            mode,
+            model,
+            log_in: true,
+            shades: self.theme.shades,
+        })))]
     }
 
     /// Back to before a prompt: the conversation, the files, or both.

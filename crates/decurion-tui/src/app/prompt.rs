@@ -217,6 +217,7 @@ impl App {
                 return vec![self.ask("compact", Command::Compact { instructions })];
             }
             Name::Clear => return self.go_to(Start::New { id: None }),
+            Name::Login => return self.log_in(),
             Name::Continue => return program(Purpose::Latest, &["sessions", "list", "--json"]),
             Name::Fork => {
                 let here = self.view.info.as_ref().map(|info| info.session);

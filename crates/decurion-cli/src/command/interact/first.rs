@@ -1,26 +1,34 @@
-//! What is asked before anything is shown: which model to use where none is configured, and whether to trust the folder.
-//! Takes what was found, asks at the terminal in plain lines, gives what was decided.
-
-use std::io::{BufRead as _, Write as _};
+//! What is asked before anything is shown: which model to use where none can be, and whether to trust the folder. Takes
+//! what was found; asks at the terminal; gives what was decided.
 
 use camino::Utf8Path;
 use decurion_config::{Candidate, Environment, Loaded, Paths, ProviderKind, Trust, TrustState};
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use decurion_tui::form::Tone;
 
-use super::setup;
+use super::form::{Choice, Chosen, Form};
+use super::setup::{self, Wanted};
+use crate::discover;
 use crate::report::{Failure, visible};
 use crate::screen;
 
 /// What a person without a working model wants.
 pub enum Begin {
-    /// Settings were written, a server was started or a file was changed meanwhile: look again.
+    /// A server was started or a file was changed meanwhile: look again.
     LookAgain,
-    /// A provider of this name was set up and tried: use it, whatever the environment says.
-    Use(&'static str),
+    /// This provider was set up and tried: use it, whatever the environment says.
+    Use(Set),
     /// To see it work first.
     Demo,
     /// Nothing.
     Leave,
+}
+
+/// A provider that was set up.
+pub struct Set {
+    /// Its name.
+    pub provider: String,
+    /// The model, behind that name.
+    pub model: String,
 }
 
 /// Whether there is somebody to ask.
@@ -28,109 +36,150 @@ pub fn somebody() -> bool {
     screen::is_interactive()
 }
 
-/// Asks which model to use; `problem` says why the one that is configured cannot be, if one is.
-pub fn choose(
+/// Why a provider is asked for.
+pub enum Why<'a> {
+    /// None is configured.
+    First,
+    /// The one that is configured cannot be used.
+    Problem(&'a Failure),
+    /// Somebody wants another one; the model that is used now, if any.
+    Wished(Option<&'a str>),
+}
+
+/// Asks for a provider until one is set up, or somebody leaves.
+pub async fn choose(
+    form: &mut Form,
     (paths, environment): (&Paths, &Environment),
     candidates: &[Candidate],
-    problem: Option<&Failure>,
+    why: Why<'_>,
 ) -> Result<Begin, Failure> {
-    let tried: Vec<&str> = candidates.iter().map(|local| local.base_url.as_str()).collect();
-    match problem {
-        None => say!("Welcome to Decurion. No model is configured yet. Choose one:\n"),
-        Some(problem) => {
-            problem.print();
-            say!("\nSet up a model again:\n");
+    let title = match why {
+        Why::First => {
+            form.say(Tone::Plain, "Welcome to Decurion. No model is configured yet.")?;
+            "Choose a model provider:".to_owned()
         }
-    }
-    say!("  1  Anthropic, with an API key");
-    say!("  2  OpenAI, or another server that speaks its protocol");
-    say!("  3  a server on this machine (Ollama, llama.cpp); nothing answered at {}", tried.join(", "));
-    say!("  4  see it work first: a demo, offline, without a key\n");
+        Why::Problem(problem) => {
+            form.say_failure(problem)?;
+            form.say(Tone::Plain, "")?;
+            "Set up a model again:".to_owned()
+        }
+        Why::Wished(now) => {
+            let now = now.map(|now| format!(" (now: {})", visible(now))).unwrap_or_default();
+            format!("Choose a model provider{now}:")
+        }
+    };
     loop {
-        let Some(answer) = ask("Choose 1–4 (Enter to quit): ")? else { return Ok(Begin::Leave) };
-        let kind = match answer.as_str() {
-            "1" => ProviderKind::Anthropic,
-            "2" => ProviderKind::OpenAi,
-            "3" => {
-                let started = ask("Start it (for example `ollama serve`), then press Enter: ")?;
-                return Ok(if started.is_some() { Begin::LookAgain } else { Begin::Leave });
-            }
-            "4" => return Ok(Begin::Demo),
-            "" => return Ok(Begin::Leave),
-            other => {
-                say!("{:?} isn't one of the options.", visible(other));
+        let found = discover::find_all(candidates);
+        let mut rows = vec![
+            Choice::new("anthropic", "Anthropic", "with an API key"),
+            Choice::new("openai", "OpenAI", "with an API key"),
+        ];
+        rows.extend(
+            found.iter().map(|local| {
+                Choice::new(&local.base_url, local.name, format!("running at {}", local.base_url))
+            }),
+        );
+        rows.push(Choice::new(
+            "server",
+            "Another server",
+            "OpenAI-compatible: its address, and a key if it needs one",
+        ));
+        if found.is_empty() {
+            rows.push(Choice::new(
+                "look",
+                "A local server",
+                "Ollama, llama.cpp, LM Studio or vLLM; none is running",
+            ));
+        }
+        if !matches!(why, Why::Wished(_)) {
+            rows.push(Choice::new("demo", "Demo", "see it work first, offline and without a key"));
+        }
+        let Some(Chosen::Row(id)) = form.choose(&title, &rows, 0, None).await? else {
+            return Ok(Begin::Leave);
+        };
+        let wanted = match id.as_str() {
+            "anthropic" => Wanted::Kind(ProviderKind::Anthropic),
+            "openai" => Wanted::Kind(ProviderKind::OpenAi),
+            "server" => Wanted::Server,
+            "demo" => return Ok(Begin::Demo),
+            "look" => {
+                let question = "Start it (for example `ollama serve`), then press Enter: ";
+                if form.line(question).await?.is_some() && discover::find_all(candidates).is_empty() {
+                    form.say(Tone::Bad, &format!("Nothing answers on {}.", discover::ports(candidates)))?;
+                }
                 continue;
             }
+            address => match found.into_iter().find(|local| local.base_url == address) {
+                Some(local) => Wanted::Local(local),
+                None => continue,
+            },
         };
-        if let Some(name) = setup::provider(paths, environment, kind)? {
-            return Ok(Begin::Use(name));
+        if let Some(set) = setup::provider(form, paths, environment, wanted).await? {
+            return Ok(Begin::Use(set));
         }
-        say!("Nothing was saved.");
+        form.say(Tone::Plain, "Nothing was saved.")?;
     }
 }
 
 /// Asks what to do about settings of the user's that cannot be read.
-pub fn correct(file: &Utf8Path, problem: &Failure) -> Result<Begin, Failure> {
-    problem.print();
-    say!("\nCorrect {file} in another terminal or an editor.");
-    let answer = ask("Enter to try again, m to move the file aside and set up again, q to quit: ")?;
-    match answer.as_deref() {
-        Some("") => Ok(Begin::LookAgain),
-        Some("m") => {
+pub async fn correct(form: &mut Form, file: &Utf8Path, problem: &Failure) -> Result<Begin, Failure> {
+    form.say_failure(problem)?;
+    let rows = [
+        Choice::new("again", "Try again", "once it is corrected, in another terminal or an editor"),
+        Choice::new("aside", "Move the file aside", "and set up again; nothing in it is lost"),
+        Choice::new("quit", "Quit", ""),
+    ];
+    let question = format!("What about {}?", visible(file.as_str()));
+    match form.choose(&question, &rows, 0, None).await? {
+        Some(Chosen::Row(id)) if id == "again" => Ok(Begin::LookAgain),
+        Some(Chosen::Row(id)) if id == "aside" => {
             let free = |path: &String| !Utf8Path::new(path).exists();
             let aside = (1..1_000).map(|count| format!("{file}.broken{count}")).find(free);
             let aside = aside.ok_or_else(|| Failure::failed(format!("too many broken copies of {file}")))?;
             std::fs::rename(file, &aside)
                 .map_err(|error| Failure::failed(format!("cannot move {file} to {aside}: {error}")))?;
-            say!("Moved to {aside}.");
+            form.say(Tone::Plain, &format!("Moved to {aside}."))?;
             Ok(Begin::LookAgain)
         }
         _ => Ok(Begin::Leave),
     }
 }
 
-/// Shows what this folder's files would do and asks whether they may. A no changes nothing, and is asked again next time.
-pub fn trust(loaded: &Loaded) -> Result<bool, Failure> {
-    let parts = loaded.project_parts.parts().len();
-    let (TrustState::Untrusted { changed, .. }, 1..) = (&loaded.trust, parts) else { return Ok(false) };
-    let since = if *changed { " (they have changed since you trusted them)" } else { "" };
-    say!("The files of this folder would run programs or widen what is allowed{since}:\n");
-    super::super::trust::show(&loaded.project_parts);
-    say!("");
-    let answer = ask("Trust them (y), or go on without (enter)? ")?.unwrap_or_default();
-    if !matches!(answer.to_ascii_lowercase().as_str(), "y" | "yes") {
-        return Ok(false);
+/// Whether this folder's files hold something that nobody has decided about yet.
+pub fn is_undecided(loaded: &Loaded) -> bool {
+    let (trust, _) = Trust::open(&loaded.paths);
+    matches!(loaded.trust, TrustState::Untrusted { .. })
+        && !loaded.project_parts.parts().is_empty()
+        && !trust.is_declined(&loaded.paths.root, &loaded.project_parts)
+}
+
+/// Shows what this folder's files would do and asks whether they may; remembers either answer. Whoever leaves the question
+/// is asked again next time.
+pub async fn trust(form: &mut Form, loaded: &Loaded) -> Result<bool, Failure> {
+    let since = match loaded.trust {
+        TrustState::Untrusted { changed: true, .. } => " They have changed since you trusted them.",
+        _ => "",
+    };
+    form.say(
+        Tone::Plain,
+        &format!("This folder's settings would run programs or grant permissions.{since}\n"),
+    )?;
+    for line in super::super::trust::lines(&loaded.project_parts) {
+        form.say(Tone::Plain, &line)?;
     }
+    form.say(Tone::Plain, "")?;
+    let rows = [
+        Choice::new("no", "No, continue without them", "`decurion trust` changes that"),
+        Choice::new("yes", "Yes, trust this folder", "you'll be asked again if any of this changes"),
+    ];
+    let question = format!("Trust {}?", visible(loaded.paths.root.as_str()));
+    let Some(Chosen::Row(answer)) = form.choose(&question, &rows, 0, None).await? else { return Ok(false) };
     let (mut trust, _) = Trust::open(&loaded.paths);
-    trust
-        .trust_folder(&loaded.paths.root, &loaded.project_parts)
-        .map_err(|error| Failure::usage(error.to_string()))?;
-    Ok(true)
-}
-
-/// A line from the terminal; none at the end of input.
-pub fn ask(question: &str) -> Result<Option<String>, Failure> {
-    let gone = |error: std::io::Error| Failure::failed(format!("the terminal cannot be read: {error}"));
-    let mut out = screen::stdout();
-    out.write_all(question.as_bytes()).and_then(|()| out.flush()).map_err(gone)?;
-    let mut line = String::new();
-    let count = std::io::stdin().lock().read_line(&mut line).map_err(gone)?;
-    Ok((count > 0).then(|| line.trim().to_owned()))
-}
-
-/// The same without showing what is typed.
-pub fn ask_hidden(question: &str) -> Result<Option<String>, Failure> {
-    let stdin = std::io::stdin();
-    let before = tcgetattr(&stdin).ok();
-    if let Some(before) = &before {
-        let mut hidden = before.clone();
-        hidden.local_modes.remove(LocalModes::ECHO);
-        let _ = tcsetattr(&stdin, OptionalActions::Flush, &hidden);
-    }
-    let answer = ask(question);
-    if let Some(before) = &before {
-        let _ = tcsetattr(&stdin, OptionalActions::Flush, before);
-    }
-    say!("");
-    answer
+    let (root, parts) = (&loaded.paths.root, &loaded.project_parts);
+    let recorded = match answer.as_str() {
+        "yes" => trust.trust_folder(root, parts),
+        _ => trust.decline(root, parts),
+    };
+    recorded.map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(answer == "yes")
 }

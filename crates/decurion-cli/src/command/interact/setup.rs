@@ -2,24 +2,36 @@
 //! once they work; gives the provider that was written.
 
 use decurion_config::{
-    BaseUrl, Environment, NewProvider, Paths, ProviderKind, Secret, keep_provider, overriding,
+    BaseUrl, Environment, NewProvider, Paths, ProviderKind, Secret, address_variable, keep_provider,
+    overriding,
 };
 use decurion_model::ModelError;
 use decurion_model::catalog::{Catalog, conversational};
 use decurion_model::http::Http;
+use decurion_tui::form::Tone;
 
-use super::first::{ask, ask_hidden};
-use crate::command::run::block_on;
+use super::first::Set;
+use super::form::{Choice, Chosen, Form};
+use crate::discover::Local;
 use crate::models::{answers, dialect, list};
 use crate::report::{Failure, visible};
 
-/// How many models of a server are shown.
-const SHOWN_MODELS: usize = 10;
+/// What a person wants to set up.
+pub enum Wanted {
+    /// The provider that this dialect is named after.
+    Kind(ProviderKind),
+    /// Another server that speaks OpenAI's.
+    Server,
+    /// A server that runs on this machine.
+    Local(Local),
+}
 
 /// Why the questions end before there is something to keep.
 enum Stop {
     /// The person gave up.
     GivenUp,
+    /// They want other answers.
+    Change,
     /// They cannot be asked.
     Failed(Failure),
 }
@@ -37,159 +49,248 @@ struct Reached {
     models: Vec<String>,
 }
 
-/// Asks for a provider and its key, tries both, asks for the model and keeps them. Gives the provider's name; none
-/// if the person gave up, and nothing was written.
-pub fn provider(
+/// Asks for a provider and its key, tries both, asks for the model, tries that and keeps them. None if the person gave up,
+/// and nothing was written.
+pub async fn provider(
+    form: &mut Form,
     paths: &Paths,
     environment: &Environment,
-    kind: ProviderKind,
-) -> Result<Option<&'static str>, Failure> {
+    wanted: Wanted,
+) -> Result<Option<Set>, Failure> {
     if paths.state.is_none() {
         return Err(Failure::usage("there is no home folder").hint("set DECURION_HOME"));
     }
-    let asked = reach(kind).and_then(|Reached { provider, models }| {
-        let model = Some(choose_model(&provider, &models)?);
-        Ok(NewProvider { model, ..provider })
-    });
-    match asked {
-        Ok(provider) => {
-            keep(paths, &provider)?;
-            warn_overridden(&overriding(environment, provider.name));
-            Ok(Some(provider.name))
+    let (provider, model) = loop {
+        match working(form, environment, &wanted).await {
+            Ok(working) => break working,
+            Err(Stop::Change) => {}
+            Err(Stop::GivenUp) => return Ok(None),
+            Err(Stop::Failed(failure)) => return Err(failure),
         }
-        Err(Stop::GivenUp) => Ok(None),
-        Err(Stop::Failed(failure)) => Err(failure),
-    }
+    };
+    keep(form, paths, &provider)?;
+    warn_overridden(form, environment, &provider)?;
+    Ok(Some(Set { model: format!("{}/{model}", provider.name), provider: provider.name }))
+}
+
+/// A provider and its model, both tried.
+async fn working(
+    form: &mut Form,
+    environment: &Environment,
+    wanted: &Wanted,
+) -> Result<(NewProvider, String), Stop> {
+    let Reached { provider, models } = reach(form, environment, wanted).await?;
+    let model = choose_model(form, &provider, &models).await?;
+    Ok((NewProvider { model: Some(model.clone()), ..provider }, model))
 }
 
 /// Asks until there is a provider that answers.
-fn reach(kind: ProviderKind) -> Result<Reached, Stop> {
+async fn reach(form: &mut Form, environment: &Environment, wanted: &Wanted) -> Result<Reached, Stop> {
     let http = Http::default();
-    let mut provider = questions(kind)?;
+    let mut provider = questions(form, environment, wanted).await?;
     loop {
-        say!("Checking …");
-        let error = match block_on(list(&http, &provider.config()))? {
-            Ok(models) => return Ok(Reached { provider, models }),
+        let config = provider.config();
+        let words = format!("Checking {}", host_of(&config.base_url));
+        let Some(listed) = form.wait(&words, list(&http, &config)).await? else { return Err(Stop::GivenUp) };
+        let error = match listed {
+            Ok(models) => {
+                let key = if provider.key.is_some() { "The key works" } else { "The server answers" };
+                form.say(Tone::Good, &format!("✓ {key}: {}.", count(&models)))?;
+                return Ok(Reached { provider, models });
+            }
             Err(error) => error,
         };
-        say!("This does not work: {}.", visible(&error.to_string()));
+        form.say(Tone::Bad, &format!("✗ This does not work: {}.", visible(&error.to_string())))?;
         match error {
-            ModelError::Unauthorized { .. } => provider.key = Some(key()?),
+            ModelError::Unauthorized { .. } => {
+                // A server that was given no key wants one.
+                provider.key = Some(key(form).await?);
+            }
             // It may be a server without such a list: the model's name shows whether it converses.
-            ModelError::Rejected { .. } if provider.address.is_some() => {
-                say!(
-                    "The server does not list its models there. Is the address right? It often ends in /v1."
-                );
-                match line("c to change the answers, q to quit without saving, or Enter to name the model: ")?
-                    .as_str()
-                {
-                    "" => return Ok(Reached { provider, models: Vec::new() }),
-                    "c" => provider = questions(kind)?,
-                    _ => return Err(Stop::GivenUp),
+            ModelError::Rejected { .. } | ModelError::ModelNotFound { .. } if provider.address.is_some() => {
+                form.say(
+                    Tone::Plain,
+                    "The server does not list its models there. Is the address right? It often ends in /v1.",
+                )?;
+                if again(form, "Name the model").await? {
+                    return Ok(Reached { provider, models: Vec::new() });
                 }
             }
-            _ => match line("Enter to try again, c to change the answers, q to quit without saving: ")?
-                .as_str()
-            {
-                "" => {}
-                "c" => provider = questions(kind)?,
-                _ => return Err(Stop::GivenUp),
-            },
+            _ => {
+                again(form, "Try again").await?;
+            }
         }
     }
 }
 
-fn line(question: &str) -> Result<String, Stop> {
-    ask(question)?.ok_or(Stop::GivenUp)
+fn count(models: &[String]) -> String {
+    match models.len() {
+        0 => "it lists no models".to_owned(),
+        1 => "1 model".to_owned(),
+        more => format!("{more} models"),
+    }
+}
+
+fn host_of(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    visible(rest.split('/').next().unwrap_or_default())
+}
+
+/// Asks what to do about something that does not work; `yes` goes on with the answers as they are.
+async fn again(form: &mut Form, yes: &str) -> Result<bool, Stop> {
+    let rows = [
+        Choice::new("yes", yes, ""),
+        Choice::new("change", "Change the answers", ""),
+        Choice::new("quit", "Back, without saving", ""),
+    ];
+    match form.choose("What now?", &rows, 0, None).await? {
+        Some(Chosen::Row(id)) if id == "yes" => Ok(true),
+        Some(Chosen::Row(id)) if id == "change" => Err(Stop::Change),
+        _ => Err(Stop::GivenUp),
+    }
 }
 
 /// The address, where it can be another one, and the key.
-fn questions(kind: ProviderKind) -> Result<NewProvider, Stop> {
-    let address = match kind {
-        ProviderKind::Anthropic => None,
-        ProviderKind::OpenAi => address(kind)?,
-    };
-    let key = if address.is_some() { optional_key()? } else { Some(key()?) };
-    Ok(NewProvider { name: kind.name(), kind, address, key, model: None })
-}
-
-/// Asks where a server is until that can be kept; none is the usual address.
-fn address(kind: ProviderKind) -> Result<Option<BaseUrl>, Stop> {
-    loop {
-        let given = line(&format!("Address [{}]: ", kind.usual_address()))?;
-        if given.is_empty() {
-            return Ok(None);
-        }
-        match BaseUrl::parse(&given) {
-            Ok(address) => {
-                if address.is_clear_text() {
-                    say!(
-                        "Warning: http:// is not encrypted. Others on the network can read the key and the code."
-                    );
-                }
-                return Ok(Some(address));
+async fn questions(form: &mut Form, environment: &Environment, wanted: &Wanted) -> Result<NewProvider, Stop> {
+    let own = |kind: ProviderKind| kind.name().to_owned();
+    match wanted {
+        Wanted::Kind(kind) => {
+            // A gateway that everybody there goes through, and whose key it then is.
+            let (name, given) = address_variable(environment, *kind).unzip();
+            let address = given.and_then(|given| BaseUrl::parse(given).ok());
+            if let (Some(name), Some(address)) = (name, &address) {
+                form.say(Tone::Plain, &format!("The server is {} ({name}).", visible(address.as_str())))?;
+                warn_clear_text(form, address)?;
             }
-            Err(expected) => say!("That is not {expected}: {}", visible(&given)),
+            let key = Some(key(form).await?);
+            Ok(NewProvider { name: own(*kind), kind: *kind, address, key, model: None })
+        }
+        Wanted::Server => {
+            let address = address(form).await?;
+            let key = optional_key(form, "API key (hidden; Enter for none): ").await?;
+            let (name, kind) = (address.provider_name(), ProviderKind::OpenAi);
+            Ok(NewProvider { name, kind, address: Some(address), key, model: None })
+        }
+        Wanted::Local(local) => {
+            let address = BaseUrl::parse(&local.base_url);
+            let address = address.map_err(|expected| Failure::usage(format!("expected {expected}")))?;
+            let kind = ProviderKind::OpenAi;
+            let name = local.provider_name();
+            Ok(NewProvider { name, kind, address: Some(address), key: None, model: None })
         }
     }
 }
 
-fn key() -> Result<Secret, Stop> {
-    let given = ask_hidden("API key (hidden; Enter to cancel): ")?.filter(|key| !key.is_empty());
-    given.map(Secret::new).ok_or(Stop::GivenUp)
+/// Asks where a server is until that can be kept.
+async fn address(form: &mut Form) -> Result<BaseUrl, Stop> {
+    loop {
+        let given = form.line("Address (for example https://openrouter.ai/api/v1): ").await?;
+        let given = given.filter(|given| !given.is_empty()).ok_or(Stop::GivenUp)?;
+        match BaseUrl::parse(&given) {
+            Ok(address) => {
+                warn_clear_text(form, &address)?;
+                return Ok(address);
+            }
+            Err(expected) => {
+                form.say(Tone::Bad, &format!("That is not {expected}: {}", visible(&given)))?;
+            }
+        }
+    }
 }
 
-/// The key of a server that may need none.
-fn optional_key() -> Result<Option<Secret>, Stop> {
-    let given = ask_hidden("API key (hidden; Enter for none): ")?.ok_or(Stop::GivenUp)?;
-    Ok(Some(given).filter(|key| !key.is_empty()).map(Secret::new))
+fn warn_clear_text(form: &mut Form, address: &BaseUrl) -> Result<(), Failure> {
+    if !address.is_clear_text() {
+        return Ok(());
+    }
+    form.say(
+        Tone::Bad,
+        "Warning: http:// is not encrypted. Others on the network can read the key and the code.",
+    )
+}
+
+async fn key(form: &mut Form) -> Result<Secret, Stop> {
+    optional_key(form, "API key (hidden; Enter to cancel): ").await?.ok_or(Stop::GivenUp)
+}
+
+/// A key; none if nothing was written.
+async fn optional_key(form: &mut Form, question: &str) -> Result<Option<Secret>, Stop> {
+    loop {
+        let given = form.hidden(question).await?.ok_or(Stop::GivenUp)?;
+        if given.trim().is_empty() {
+            return Ok(None);
+        }
+        match Secret::for_header(&given) {
+            Ok(key) => return Ok(Some(key)),
+            Err(reason) => form.say(Tone::Bad, &format!("This key {reason}. Try again."))?,
+        }
+    }
 }
 
 /// Asks for the model until it is one that answers.
-fn choose_model(provider: &NewProvider, listed: &[String]) -> Result<String, Stop> {
-    let usual = Catalog::choose(dialect(provider.kind), listed);
+async fn choose_model(form: &mut Form, provider: &NewProvider, listed: &[String]) -> Result<String, Stop> {
     let known = conversational(listed);
-    if let (None, [_, ..]) = (usual, known.as_slice()) {
-        let shown: Vec<String> = known.iter().take(SHOWN_MODELS).map(|id| visible(id)).collect();
-        let more = known.len().saturating_sub(SHOWN_MODELS);
-        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-        say!("Models: {}{more}", shown.join(", "));
-    }
-    let question = match usual {
-        Some(usual) => format!("Model [{}]: ", visible(usual)),
-        None => "Model (q to quit without saving): ".to_owned(),
-    };
+    let usual = Catalog::choose(dialect(provider.kind), listed);
+    let usual = usual.and_then(|usual| known.iter().position(|id| *id == usual));
+    let rows: Vec<Choice> = known
+        .iter()
+        .enumerate()
+        .map(|(at, id)| Choice::new(*id, visible(id), if Some(at) == usual { "recommended" } else { "" }))
+        .collect();
     loop {
-        let id = match (line(&question)?, usual) {
-            (given, Some(usual)) if given.is_empty() => usual.to_owned(),
-            (given, None) if given == "q" => return Err(Stop::GivenUp),
-            (given, None) if given.is_empty() => continue,
-            (given, _) => given,
+        let chosen = match rows.as_slice() {
+            [] => form.line("Model: ").await?.filter(|id| !id.is_empty()).map(Chosen::Written),
+            // There is nothing to choose.
+            [only] if provider.key.is_none() => Some(Chosen::Row(only.id.clone())),
+            rows => form.choose("Model:", rows, usual.unwrap_or(0), Some("model id")).await?,
         };
-        if listed.contains(&id) {
-            return Ok(id);
-        }
-        say!("Checking …");
-        match block_on(answers(&Http::default(), &provider.config(), &id))? {
-            Ok(()) => return Ok(id),
-            Err(error) => say!("{:?} does not work: {}.", visible(&id), visible(&error.to_string())),
+        let id = match chosen {
+            None => return Err(Stop::GivenUp),
+            // That of a server on this machine may have to be loaded first, and costs nothing to have.
+            Some(Chosen::Row(id)) if provider.key.is_none() => return Ok(id),
+            Some(Chosen::Row(id) | Chosen::Written(id)) => id,
+        };
+        let words = format!("Checking {} with a short request", visible(&id));
+        let tried = form.wait(&words, answers(&Http::default(), &provider.config(), &id)).await?;
+        match tried {
+            None => return Err(Stop::GivenUp),
+            Some(Ok(())) => {
+                form.say(Tone::Good, &format!("✓ {} answers.", visible(&id)))?;
+                return Ok(id);
+            }
+            Some(Err(error)) => {
+                let text = format!("✗ {} does not work: {}.", visible(&id), visible(&error.to_string()));
+                form.say(Tone::Bad, &text)?;
+                again(form, "Choose another model, or try again").await?;
+            }
         }
     }
 }
 
 /// Says which variables win over what was saved when the program is started the next time.
-fn warn_overridden(variables: &[&str]) {
+fn warn_overridden(
+    form: &mut Form,
+    environment: &Environment,
+    provider: &NewProvider,
+) -> Result<(), Failure> {
+    let mut variables = overriding(environment, &provider.name);
+    // What says the same as what was saved changes nothing.
+    let same = |name: &str| environment.get(name) == provider.address.as_ref().map(BaseUrl::as_str);
+    variables.retain(|name| !same(name));
     if variables.is_empty() {
-        return;
+        return Ok(());
     }
-    say!("{}: set in the environment, ignored by this session.", variables.join(", "));
-    say!(
-        "At the next start the environment wins over what was saved. To use what was saved: unset {}",
-        variables.join(" ")
-    );
+    form.say(
+        Tone::Bad,
+        &format!(
+            "{}: set in the environment, ignored by this session.\nAt the next start the environment wins over what \
+             was saved. To use what was saved:\n  unset {}",
+            variables.join(", "),
+            variables.join(" ")
+        ),
+    )
 }
 
-fn keep(paths: &Paths, provider: &NewProvider) -> Result<(), Failure> {
+fn keep(form: &mut Form, paths: &Paths, provider: &NewProvider) -> Result<(), Failure> {
     paths.prepare().map_err(|problem| Failure::failed(problem.to_string()))?;
     let file = keep_provider(paths, provider).map_err(|error| {
         Failure::usage(format!("the provider is not saved: {error}"))
@@ -198,6 +299,5 @@ fn keep(paths: &Paths, provider: &NewProvider) -> Result<(), Failure> {
     let short = paths.home.as_ref().and_then(|home| file.strip_prefix(home).ok());
     let file = short.map_or_else(|| file.to_string(), |rest| format!("~/{rest}"));
     let about_key = if provider.key.is_some() { " (key stored separately, mode 0600)" } else { "" };
-    say!("Saved to {file}{about_key}.");
-    Ok(())
+    form.say(Tone::Good, &format!("✓ Saved to {file}{about_key}."))
 }

@@ -194,7 +194,7 @@ fn a_folder_that_nobody_trusts_puts_no_command_there() {
         r#"{"statusLine": {"type": "command", "command": "touch $HOME/ran; echo OWNED"}}"#,
     );
     let terminal = Terminal::as_told(stand, USUAL, |program| program);
-    terminal.wait_for("Trust them (y), or go on without (enter)?");
+    terminal.wait_for("❯ 1. No, continue without them");
     terminal.keys("Enter");
     terminal.wait_for("MY OWN LINE");
     terminal.say("hello");

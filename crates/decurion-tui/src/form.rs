@@ -1,0 +1,358 @@
+//! Questions at a terminal where no session is shown yet: setting up a model, trusting a folder. Takes lists and
+//! questions; gives what a person chose or wrote, or that they left. What was said stays above, and the question that is
+//! open stands below it.
+
+use std::io;
+use std::time::Duration;
+
+use crossterm::event::{Event as Happening, KeyEventKind};
+use ratatui::text::{Line, Span};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::composer::{Composer, Edit, Motion};
+use crate::keymap::{Action, Keymap};
+use crate::keys::Keys;
+use crate::list::{List, Picked};
+use crate::screen::{Cursor, Screen};
+use crate::terminal::Terminal;
+use crate::text::{cut, one_line, width, wrap};
+use crate::theme::{Shades, Theme};
+use crate::{Signal, Whole};
+
+/// The longest key that is taken: far more than any has.
+const MOST_HIDDEN: usize = 8192;
+/// How often the time that something takes is shown.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A terminal at which questions are asked. It is given back when this is dropped.
+pub struct Form {
+    // Before the terminal, which is given back last.
+    screen: Screen<Whole>,
+    keys: Keys,
+    keymap: Keymap,
+    theme: Theme,
+    /// What was said, for when it is drawn again.
+    said: Vec<Line<'static>>,
+    signals: Option<mpsc::Receiver<Signal>>,
+    ended_by: Option<Signal>,
+    /// Stops this program until the shell lets it go on.
+    suspend: fn() -> bool,
+    terminal: Terminal,
+}
+
+/// What something said means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    /// Just that.
+    Plain,
+    /// It went well.
+    Good,
+    /// It failed, or somebody should look.
+    Bad,
+    /// It is in the background.
+    Faint,
+}
+
+/// What happened while a question was open.
+enum Happened {
+    Action(Action),
+    Pasted(String),
+    /// The size is another one.
+    Resized,
+    /// Nothing of ours.
+    Other,
+    /// Nobody answers any more.
+    Gone,
+}
+
+impl Form {
+    /// Takes the terminal. Where nothing listens to signals yet, they end the program as usual; else they come in here.
+    pub fn take(
+        shades: Shades,
+        signals: Option<mpsc::Receiver<Signal>>,
+        suspend: fn() -> bool,
+    ) -> io::Result<Self> {
+        let terminal = Terminal::take(crate::terminal::Notices::Off)?;
+        Ok(Self {
+            screen: Screen::new(Whole, Terminal::size()),
+            keys: Keys::new()?,
+            keymap: Keymap::default(),
+            theme: Theme::new(shades),
+            said: Vec::new(),
+            signals,
+            ended_by: None,
+            suspend,
+            terminal,
+        })
+    }
+
+    /// Gives the terminal back; the signal that ended the questions, if one did, the key for an interrupt included.
+    pub async fn end(mut self) -> Option<Signal> {
+        let _ = self.screen.leave();
+        self.keys.end().await;
+        self.ended_by
+    }
+
+    /// Says something that stays.
+    pub fn say(&mut self, tone: Tone, text: &str) -> io::Result<()> {
+        let (style, columns) = (self.style(tone), self.columns());
+        let lines = text.lines().map(|line| Line::styled(crate::text::visible(line).into_owned(), style));
+        let lines: Vec<Line<'static>> = lines.flat_map(|line| wrap(line, columns, "  ")).collect();
+        // Between the lines that stay, an empty one is one.
+        let lines = if text.is_empty() { vec![Line::default()] } else { lines };
+        self.screen.draw(&lines, &[], None)?;
+        self.said.extend(lines);
+        Ok(())
+    }
+
+    /// Lets a person choose from a list; none if they left it.
+    pub async fn choose(&mut self, list: &mut List) -> io::Result<Option<(char, String, String)>> {
+        loop {
+            let (columns, rows) = (self.columns(), usize::from(self.screen.size().1));
+            let live = list.lines(&self.theme, columns, rows.saturating_sub(2), jiff::Timestamp::UNIX_EPOCH);
+            self.draw(&live, None)?;
+            let picked = match self.next().await? {
+                Happened::Gone => return self.closed(),
+                Happened::Action(Action::EndOfInput) => return self.closed(),
+                Happened::Action(action) => list.key(action),
+                Happened::Pasted(text) => {
+                    if let Some(words) = list.writing() {
+                        words.insert(&one_line(text.trim()));
+                    }
+                    Picked::Taken
+                }
+                Happened::Resized | Happened::Other => Picked::Taken,
+            };
+            match picked {
+                Picked::Taken | Picked::Passed => {}
+                Picked::Closed => return self.closed(),
+                Picked::Do(key, id, words) => {
+                    self.draw(&[], None)?;
+                    return Ok(Some((key, id, words)));
+                }
+            }
+        }
+    }
+
+    /// Lets a person write a line; none if they left it.
+    pub async fn line(&mut self, question: &str) -> io::Result<Option<String>> {
+        let mut words = Composer::default();
+        loop {
+            let written = one_line(words.raw());
+            let live = [
+                Line::from(vec![
+                    Span::styled(question.to_owned(), self.theme.accent),
+                    Span::raw(written.clone()),
+                ]),
+                self.foot("enter continue · esc back"),
+            ];
+            let before = one_line(words.raw().get(..words.cursor()).unwrap_or(&written));
+            self.draw(&live, Some((0, width(question) + width(&before))))?;
+            match self.next().await? {
+                Happened::Gone => return self.closed(),
+                Happened::Action(Action::Interrupt | Action::EndOfInput) => {
+                    return self.closed();
+                }
+                Happened::Action(Action::Submit) => {
+                    let text = words.take().trim().to_owned();
+                    self.draw(&[], None)?;
+                    self.say(Tone::Faint, &format!("{question}{text}"))?;
+                    return Ok(Some(text));
+                }
+                Happened::Action(Action::Edit(edit)) => words.edit(edit),
+                Happened::Pasted(text) => words.insert(&one_line(text.trim())),
+                Happened::Action(_) | Happened::Resized | Happened::Other => {}
+            }
+        }
+    }
+
+    /// Lets a person write what nobody may read over their shoulder: only its length is shown. None if they left it.
+    pub async fn hidden(&mut self, question: &str) -> io::Result<Option<String>> {
+        let mut secret = String::new();
+        loop {
+            let count = secret.chars().count();
+            let room = self.columns().saturating_sub(width(question) + 20);
+            let dots = "•".repeat(count.min(room));
+            let length = if count == 0 { String::new() } else { format!(" ({})", characters(count)) };
+            let live = [
+                Line::from(vec![
+                    Span::styled(question.to_owned(), self.theme.accent),
+                    Span::raw(dots.clone()),
+                    Span::styled(length, self.theme.faint),
+                ]),
+                self.foot("paste or type · enter continue · ctrl+u clear · esc back"),
+            ];
+            self.draw(&live, Some((0, width(question) + width(&dots))))?;
+            match self.next().await? {
+                Happened::Gone => return self.closed(),
+                Happened::Action(Action::Interrupt | Action::EndOfInput) => {
+                    return self.closed();
+                }
+                Happened::Action(Action::Submit) => {
+                    let said = if count == 0 {
+                        "none".to_owned()
+                    } else {
+                        format!("{dots} ({})", characters(count))
+                    };
+                    self.draw(&[], None)?;
+                    self.say(Tone::Faint, &format!("{question}{said}"))?;
+                    return Ok(Some(secret));
+                }
+                Happened::Action(Action::Edit(edit)) => change(&mut secret, edit),
+                Happened::Pasted(text) => {
+                    secret.extend(text.trim().chars().filter(|letter| !letter.is_control()));
+                    secret.truncate(secret.floor_char_boundary(MOST_HIDDEN));
+                }
+                Happened::Action(_) | Happened::Resized | Happened::Other => {}
+            }
+        }
+    }
+
+    /// Waits for something and shows for how long; none if the person did not.
+    pub async fn wait<T>(&mut self, words: &str, work: impl Future<Output = T>) -> io::Result<Option<T>> {
+        let mut work = std::pin::pin!(work);
+        let began = Instant::now();
+        loop {
+            let passed = began.elapsed().as_secs();
+            let time = if passed == 0 { String::new() } else { format!(" {passed} s") };
+            let live = [Line::styled(format!("{words} …{time}"), self.theme.accent), self.foot("esc cancel")];
+            self.draw(&live, None)?;
+            let happened = tokio::select! {
+                biased;
+                done = &mut work => {
+                    self.draw(&[], None)?;
+                    return Ok(Some(done));
+                }
+                happened = self.next() => happened?,
+                () = tokio::time::sleep(SECOND) => Happened::Other,
+            };
+            match happened {
+                Happened::Gone | Happened::Action(Action::Interrupt | Action::EndOfInput) => {
+                    return self.closed();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn closed<T>(&mut self) -> io::Result<Option<T>> {
+        self.draw(&[], None)?;
+        Ok(None)
+    }
+
+    /// What happens next. Whoever gives up waiting loses none.
+    async fn next(&mut self) -> io::Result<Happened> {
+        if self.ended_by.is_some() {
+            return Ok(Happened::Gone);
+        }
+        let signals = &mut self.signals;
+        let signal = async {
+            match signals {
+                Some(signals) => signals.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let happening = tokio::select! {
+            biased;
+            signal = signal => {
+                // The others are keys here.
+                match signal {
+                    Some(signal @ (Signal::Terminate | Signal::Hangup)) => {
+                        self.ended_by = Some(signal);
+                        return Ok(Happened::Gone);
+                    }
+                    Some(_) => {}
+                    None => self.signals = None,
+                }
+                return Ok(Happened::Other);
+            }
+            happening = self.keys.next() => happening,
+        };
+        let Some(happening) = happening else {
+            self.ended_by = Some(Signal::Hangup);
+            return Ok(Happened::Gone);
+        };
+        Ok(match happening? {
+            Happening::Key(key) if key.kind != KeyEventKind::Release => match self.keymap.action(&key) {
+                Some(Action::Leave) => {
+                    self.ended_by = Some(Signal::Interrupt);
+                    Happened::Gone
+                }
+                Some(Action::Suspend) => {
+                    self.screen.leave()?;
+                    self.terminal.pause();
+                    let _ = (self.suspend)();
+                    self.terminal.go_on()?;
+                    Happened::Resized
+                }
+                Some(action) => Happened::Action(action),
+                None => Happened::Other,
+            },
+            Happening::Paste(text) => Happened::Pasted(text),
+            Happening::Resize(..) => Happened::Resized,
+            _ => Happened::Other,
+        })
+    }
+
+    fn draw(&mut self, live: &[Line<'static>], cursor: Cursor) -> io::Result<()> {
+        let size = Terminal::size();
+        if size == self.screen.size() {
+            return self.screen.draw(&[], live, cursor);
+        }
+        let from = self.said.len().saturating_sub(self.screen.owned(size));
+        self.screen.repaint(size, &self.said[from..], live, cursor)
+    }
+
+    fn columns(&self) -> usize {
+        usize::from(self.screen.size().0.max(1))
+    }
+
+    fn foot(&self, words: &str) -> Line<'static> {
+        Line::styled(cut(words, self.columns()).into_owned(), self.theme.faint)
+    }
+
+    fn style(&self, tone: Tone) -> ratatui::style::Style {
+        match tone {
+            Tone::Plain => ratatui::style::Style::default(),
+            Tone::Good => self.theme.good,
+            Tone::Bad => self.theme.error,
+            Tone::Faint => self.theme.faint,
+        }
+    }
+}
+
+/// How long something is that is not shown.
+pub fn characters(count: usize) -> String {
+    if count == 1 { "1 character".to_owned() } else { format!("{count} characters") }
+}
+
+/// What a key changes of a text that is not shown, of which nobody can see where a cursor would be.
+fn change(secret: &mut String, edit: Edit) {
+    match edit {
+        Edit::Type(letter) if secret.len() < MOST_HIDDEN && !letter.is_control() => secret.push(letter),
+        Edit::Delete(Motion::Left) => {
+            secret.pop();
+        }
+        Edit::Cut(_) => secret.clear(),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hidden_text_is_typed_at_its_end_and_cleared_whole() {
+        let mut secret = String::new();
+        for letter in "sk-1x".chars() {
+            change(&mut secret, Edit::Type(letter));
+        }
+        change(&mut secret, Edit::Move(Motion::Left));
+        change(&mut secret, Edit::Delete(Motion::Left));
+        assert_eq!(secret, "sk-1");
+        change(&mut secret, Edit::Cut(Motion::LineStart));
+        assert_eq!(secret, "");
+    }
+}
