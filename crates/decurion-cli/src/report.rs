@@ -137,7 +137,7 @@ impl From<NoProvider> for Failure {
                         tried.join(", ")
                     ))
                     .hint("3. a provider of your own: \"providers\" in ~/.decurion/settings.json (see README.md)")
-                    .hint("To see it work without any of them: decurion demo")
+                    .hint("At a terminal, `decurion login` asks for one and tries it; `decurion demo` needs none")
             }
         }
     }

@@ -272,6 +272,10 @@ fn unreachable_or_reset(url: &Url, error: &reqwest::Error) -> ModelError {
     };
     // What the libraries call their own layers says nothing to a person.
     let reason = detail.trim_start_matches("no connection: ").trim_start_matches("client error (Connect): ");
+    let reason = match cause {
+        UnreachableCause::Dns => reason.rsplit(": ").next().unwrap_or(reason),
+        _ => reason,
+    };
     let host = url.host_str().unwrap_or_default();
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     ModelError::Unreachable { cause, detail: format!("{host}{port}: {reason}") }

@@ -127,7 +127,7 @@ fn a_refused_key_is_reported_with_its_source_whether_or_not_a_model_is_named() {
     let provider = json!({"baseUrl": stand.model.openai_url(), "apiKeyFile": "keys/openai"});
     settings(&stand, &json!({"provider": "openai", "providers": {"openai": provider}}));
     let run = finished(stand.home.program(DECURION).args(["-p", "hi"]));
-    let source = format!("(from the file {}; write another key into it)", file.display());
+    let source = format!("(from the file {}; `decurion login` replaces it)", file.display());
     assert!(run.ending.code() == 1 && run.errors.contains(&source), "{run:?}");
 }
 
