@@ -113,8 +113,7 @@ impl Form {
             let live = list.lines(&self.theme, columns, rows.saturating_sub(2), jiff::Timestamp::UNIX_EPOCH);
             self.draw(&live, None)?;
             let picked = match self.next().await? {
-                Happened::Gone => return self.closed(),
-                Happened::Action(Action::EndOfInput) => return self.closed(),
+                Happened::Gone | Happened::Action(Action::EndOfInput) => return self.closed(),
                 Happened::Action(action) => list.key(action),
                 Happened::Pasted(text) => {
                     if let Some(words) = list.writing() {
@@ -150,8 +149,7 @@ impl Form {
             let before = one_line(words.raw().get(..words.cursor()).unwrap_or(&written));
             self.draw(&live, Some((0, width(question) + width(&before))))?;
             match self.next().await? {
-                Happened::Gone => return self.closed(),
-                Happened::Action(Action::Interrupt | Action::EndOfInput) => {
+                Happened::Gone | Happened::Action(Action::Interrupt | Action::EndOfInput) => {
                     return self.closed();
                 }
                 Happened::Action(Action::Submit) => {
@@ -185,8 +183,7 @@ impl Form {
             ];
             self.draw(&live, Some((0, width(question) + width(&dots))))?;
             match self.next().await? {
-                Happened::Gone => return self.closed(),
-                Happened::Action(Action::Interrupt | Action::EndOfInput) => {
+                Happened::Gone | Happened::Action(Action::Interrupt | Action::EndOfInput) => {
                     return self.closed();
                 }
                 Happened::Action(Action::Submit) => {

@@ -93,6 +93,35 @@ fn what_may_not_be_edited_cannot_be_made() {
     assert!(control.home.work().join("made.txt").exists());
 }
 
+#[test]
+fn what_a_person_answered_cannot_be_forged_by_a_command() {
+    let stand = scripted(&["true", "true"]);
+    let added = stand.run(&["mcp", "add", "mine", "--", "/bin/true"]);
+    assert!(added.ending.is_success(), "{added:?}");
+    let record = stand.home.state().join("trust.json");
+    let local = stand.home.work().join(".decurion/settings.local.json");
+    let before = (fs::read_to_string(&record).unwrap(), fs::read_to_string(&local).unwrap());
+    assert!(before.0.contains("\"own\""), "{}", before.0);
+    let listed = |stand: &Stand| stand.run(&["mcp", "list"]).lines.join("\n");
+    assert!(listed(&stand).contains("ready"), "{}", listed(&stand));
+    let state = stand.home.state();
+    let forge = format!(
+        "cd {0}; echo '{{}}' > trust.json; rm -f trust.json; echo x > made && mv made trust.json; cd ..; mv {0} old; true",
+        state.display()
+    );
+    fs::write(stand.home.work().join("src/0.sh"), forge).unwrap();
+    let widen = "sed -i 's,/bin/true,/bin/false,' .decurion/settings.local.json; echo x > new && mv new \
+                 .decurion/settings.local.json; mv .decurion gone; true";
+    fs::write(stand.home.work().join("src/1.sh"), widen).unwrap();
+    let results = results(&stand, &["--allowedTools", "Bash"]);
+    let after = (fs::read_to_string(&record).unwrap(), fs::read_to_string(&local).unwrap());
+    assert_eq!(after, before, "{results:?}");
+    assert!(listed(&stand).contains("ready"), "{}", listed(&stand));
+    // What changes it all the same, outside of the sandbox, is off.
+    fs::write(&local, before.1.replace("/bin/true", "/bin/false")).unwrap();
+    assert!(listed(&stand).contains("blocked until this folder is trusted"), "{}", listed(&stand));
+}
+
 fn results_of(stand: &Stand) -> Vec<String> {
     results(stand, &["--allowedTools", "Bash,Write", "--permission-mode", "bypassPermissions"])
 }
