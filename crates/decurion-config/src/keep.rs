@@ -223,10 +223,8 @@ impl Keeper {
         before: &Before,
         narrows: bool,
     ) -> Option<String> {
-        let holds = match layer.is_in_repository() {
-            true => before.written(&self.paths, file, written),
-            false => Ok(true),
-        };
+        let is_shared = layer.is_in_repository();
+        let holds = if is_shared { before.written(&self.paths, file, written) } else { Ok(true) };
         if !self.layers.contains(&layer) {
             return Some("it is not read where `--setting-sources` leaves it out".to_owned());
         }

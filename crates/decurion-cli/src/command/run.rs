@@ -63,7 +63,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         debug_log::start(path)?;
     }
     let (cwd, environment) = wire::surroundings()?;
-    let (loaded, prompt, ignored) = match decide(prompt, args, cwd, &environment) {
+    let ((loaded, ignored), prompt) = match decide(prompt, args, cwd, &environment) {
         Ok(decided) => decided,
         Err(failure) if hosted && args.output_format == OutputFormat::StreamJson => {
             return Err(refused(failure));
@@ -90,11 +90,14 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     Ok(conclude(&finish, args.output_format))
 }
 
+/// The settings, and the variables that are no settings this time.
+type Decided = (Arc<Loaded>, Vec<&'static str>);
+
 /// Holds a conversation at the terminal. Where a provider is set up in its middle, all is decided anew for what comes then.
 fn converse(
     args: &RunArgs,
     mut prompt: Option<String>,
-    (mut loaded, mut ignored): (Arc<Loaded>, Vec<&'static str>),
+    (mut loaded, mut ignored): Decided,
     environment: &Environment,
     leash: Option<Leash>,
 ) -> Result<u8, Failure> {
@@ -171,14 +174,13 @@ fn following_login(before: &RunArgs, wished: &LogIn, set: Option<Set>) -> RunArg
     args
 }
 
-/// What the settings and flags come to before anyone is asked for more: the settings, the prompt where there is one, and
-/// the variables that are no settings this time.
+/// What the settings and flags come to before anyone is asked for more; and the prompt where there is one.
 fn decide(
     prompt: Option<String>,
     args: &RunArgs,
     cwd: Utf8PathBuf,
     environment: &Environment,
-) -> Result<(Arc<Loaded>, Option<String>, Vec<&'static str>), Failure> {
+) -> Result<(Decided, Option<String>), Failure> {
     // What a person has just typed counts, also when the settings are read again.
     let mut ignored = Vec::new();
     let mut loaded = load(args, cwd.clone(), environment, &mut ignored)?;
@@ -204,7 +206,7 @@ fn decide(
         InputFormat::Text if !args.print => prompt,
         InputFormat::Text => Some(whole_prompt(prompt)?),
     };
-    Ok((loaded, prompt, ignored))
+    Ok(((loaded, ignored), prompt))
 }
 
 fn asked_trust(args: &RunArgs, loaded: &Loaded, environment: &Environment) -> Result<bool, Failure> {

@@ -24,7 +24,9 @@ pub fn run(args: &TrustArgs) -> Result<u8, Failure> {
         say!("{root}: {}", if was { "no longer trusted" } else { "was not trusted" });
         return Ok(0);
     }
-    lines(&loaded.project_parts).iter().for_each(|line| say!("{line}"));
+    for line in lines(&loaded.project_parts) {
+        say!("{line}");
+    }
     if args.list {
         say!("{root}: {}", standing(&trust.check(&root, &loaded.project_parts)));
         return Ok(0);

@@ -48,6 +48,7 @@ pub enum Chosen {
     Written(String),
 }
 
+#[allow(clippy::needless_pass_by_value)] // as `map_err` has it
 fn gone(error: std::io::Error) -> Failure {
     Failure::failed(format!("the terminal cannot be read: {error}"))
 }
