@@ -177,7 +177,15 @@ fn no_provider_is_an_answer_with_places_to_try() {
     let Err(NoProvider::Nothing { candidates }) = loaded.choice() else { panic!() };
     let urls: Vec<_> =
         candidates.iter().map(|candidate| (candidate.name, candidate.base_url.as_str())).collect();
-    assert_eq!(urls, [("ollama", "http://127.0.0.1:9999/v1"), ("llama.cpp", "http://127.0.0.1:8080/v1")]);
+    assert_eq!(
+        urls,
+        [
+            ("ollama", "http://127.0.0.1:9999/v1"),
+            ("llama.cpp", "http://127.0.0.1:8080/v1"),
+            ("LM Studio", "http://127.0.0.1:1234/v1"),
+            ("vLLM", "http://127.0.0.1:8000/v1")
+        ]
+    );
 }
 
 #[test]
