@@ -219,6 +219,9 @@ impl Player {
             happening = self.typed.recv() => match happening? {
                 Happening::Key(key) if key.kind == KeyEventKind::Release => {}
                 Happening::Key(key) if leaves(&key) => return None,
+                Happening::Key(key) if suspends(&key) => {
+                    let _ = self.given.try_send(Input::Key(key));
+                }
                 Happening::Key(_) | Happening::Paste(_) => {
                     self.is_fast = true;
                     self.pace.set(FAST);
@@ -237,6 +240,11 @@ impl Player {
 fn leaves(key: &KeyEvent) -> bool {
     key.code == KeyCode::Esc
         || key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char('c' | 'd'))
+}
+
+/// The one key that is a person's own also here.
+fn suspends(key: &KeyEvent) -> bool {
+    key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('z')
 }
 
 fn is_slow(view: &SessionView) -> bool {

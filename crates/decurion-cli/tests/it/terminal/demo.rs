@@ -7,7 +7,7 @@ use decurion_testkit::pty::Pty;
 use decurion_testkit::sys::Ending;
 use rustix::process::Signal;
 
-use super::{PATIENCE, kill, text_of};
+use super::{PATIENCE, Terminal, kill, text_of};
 use crate::stand::{DECURION, file_in, files_below, finished};
 
 /// The first and the last that is said of what is shown.
@@ -151,6 +151,21 @@ fn signals_and_a_closed_terminal_leave_nothing() {
         pty.rest(Duration::ZERO).unwrap();
         assert_nothing_left(&home, &pty);
     }
+}
+
+#[test]
+fn ctrl_z_gives_the_shell_its_turn_and_a_resize_is_followed() {
+    let terminal = Terminal::in_shell("when\n  say \"never asked\"\n");
+    terminal.say("\"$D\" demo");
+    terminal.wait_for("Three agents look around in parallel");
+    terminal.keys("C-z");
+    terminal.wait_until("the shell", |screen| screen.trim_end().ends_with("shell$"));
+    terminal.say("fg");
+    terminal.wait_for("esc: leave");
+    terminal.resize(70, 22);
+    terminal.wait_for("❯ 1. Yes, this once");
+    terminal.keys("Escape");
+    terminal.wait_for(INVITATION);
 }
 
 #[test]
