@@ -170,7 +170,8 @@ impl Panel<'_> {
 
 /// Whether two are the same task.
 fn is(one: &TaskView, other: &TaskView) -> bool {
-    one.record.task == other.record.task
+    // Of one session each is in one place; there may be a thousand.
+    std::ptr::eq(one, other)
 }
 
 /// What all agents have used together, where there are several: how many, tokens, cost.
