@@ -145,6 +145,7 @@ impl Attached {
         let words = match (kind, &part) {
             (Kind::Folder, _) => "what the folder holds".to_owned(),
             (Kind::File, Some(part)) => part.words(),
+            (Kind::File, None) if has_image(&output) => "an image".to_owned(),
             (Kind::File, None) => "the file".to_owned(),
         };
         let head = format!("The user's prompt names {path}. Attached: {words}.");
@@ -165,6 +166,13 @@ impl Attached {
         }
         self.effects.extend(output.effects);
         self.tell("info", format!("attached {path} ({words})"));
+    }
+}
+
+fn has_image(output: &ToolOutput) -> bool {
+    match &output.content {
+        ToolContent::Blocks(blocks) => blocks.iter().any(|block| matches!(block, Block::Image { .. })),
+        ToolContent::Text(_) => false,
     }
 }
 

@@ -74,7 +74,7 @@ async fn files_and_folders_that_a_prompt_names_are_attached() {
             "compare @a.rs, @docs and @\"my shot.png\" (me@example.org, @nobody)",
             "The user's prompt names a.rs. Attached: 2 lines.\n\n1\tfn main() {}\n2\t// end",
             "The user's prompt names docs. Attached: what the folder holds.\n\nb.md\nsecret.md",
-            "The user's prompt names my shot.png. Attached: the file.",
+            "The user's prompt names my shot.png. Attached: an image.",
             "image",
         ]
     );
@@ -83,7 +83,7 @@ async fn files_and_folders_that_a_prompt_names_are_attached() {
         [
             "info: attached a.rs (2 lines)",
             "info: attached docs (what the folder holds)",
-            "info: attached my shot.png (the file)",
+            "info: attached my shot.png (an image)",
         ]
     );
 }
@@ -146,7 +146,7 @@ async fn a_picture_outside_of_the_working_directories_is_asked_about() {
     let question = playing.question().await;
     playing.allow(question).await;
     let log = playing.finish().await;
-    assert!(log.contains("notice attached ../shot.png (the file)"), "{log}");
+    assert!(log.contains("notice attached ../shot.png (an image)"), "{log}");
     assert!(log.contains("notice not attached: ../outside.txt: "), "{log}");
     assert_eq!(heard(&stage).last().map(String::as_str), Some("image"));
 }
