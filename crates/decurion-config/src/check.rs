@@ -4,7 +4,7 @@
 
 use decurion_protocol::permission::{Mode, Rule};
 
-use crate::error::{ConfigError, Warning, WarningKind};
+use crate::error::{ConfigError, Warning, WarningKind, did_you_mean};
 use crate::jsonc::{Document, Kind, Member, Node};
 use crate::layer;
 use crate::origin::{Family, Layer, Origin, Sources};
@@ -433,11 +433,9 @@ impl Check<'_> {
 
     /// A value that its key does not take, with the one that may be meant.
     fn wrong_shape(&self, node: &Node, shape: &Shape) -> ConfigError {
-        let mut error = self.wrong(node, &shape.expected());
-        if let ConfigError::Value { near, .. } = &mut error {
-            *near = node.text().and_then(|text| shape.meant(text));
-        }
-        error
+        let near = node.text().and_then(|text| shape.meant(text));
+        let found = format!("{}{}", self.found(node), did_you_mean(near.as_ref()));
+        self.wrong_words(node, &shape.expected(), &found)
     }
 
     fn wrong(&self, node: &Node, expected: &str) -> ConfigError {
@@ -463,7 +461,6 @@ impl Check<'_> {
             key: self.path.clone(),
             expected: expected.to_owned(),
             found: found.to_owned(),
-            near: None,
         }
     }
 }

@@ -23,7 +23,7 @@ pub enum ConfigError {
         message: &'static str,
     },
     /// Mend the value: it is JSON, but not what this key takes.
-    #[error("{origin}: {key}: expected {expected}, found {found}{}", did_you_mean(near.as_ref()))]
+    #[error("{origin}: {key}: expected {expected}, found {found}")]
     Value {
         /// Where the value is.
         origin: Origin,
@@ -31,10 +31,8 @@ pub enum ConfigError {
         key: String,
         /// What the key takes.
         expected: String,
-        /// What is there; in general words, if it could be a secret.
+        /// What is there, in general words if it could be a secret, and the value that may be meant.
         found: String,
-        /// The value that may be meant.
-        near: Option<String>,
     },
     /// Mend the key: it does not exist, and leaving it out could loosen something.
     #[error("{origin}: unknown key: {key}{}", did_you_mean(near.as_ref()))]
@@ -176,7 +174,7 @@ impl ConfigError {
     }
 }
 
-fn did_you_mean(near: Option<impl fmt::Display>) -> String {
+pub(crate) fn did_you_mean(near: Option<impl fmt::Display>) -> String {
     near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default()
 }
 

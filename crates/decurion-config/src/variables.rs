@@ -161,7 +161,6 @@ pub(crate) fn from_document(
                 key: format!("env.{name}"),
                 expected,
                 found: "another string".to_owned(),
-                near: None,
             }),
         }
     }

@@ -84,17 +84,14 @@ fn parts(key: &str) -> Option<Vec<String>> {
     let mut parts = Vec::new();
     let mut rest = key;
     loop {
-        let part = match rest.strip_prefix('"') {
-            Some(quoted) => {
-                let (part, after) = quoted.split_once('"')?;
-                rest = after;
-                part
-            }
-            None => {
-                let (part, after) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
-                rest = after;
-                part
-            }
+        let part = if let Some(quoted) = rest.strip_prefix('"') {
+            let (part, after) = quoted.split_once('"')?;
+            rest = after;
+            part
+        } else {
+            let (part, after) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
+            rest = after;
+            part
         };
         if part.is_empty() {
             return None;
