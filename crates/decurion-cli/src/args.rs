@@ -837,9 +837,9 @@ pub enum AuditCommand {
   decurion audit show --session 5f3a --since 2h one session (the beginning of its id), the last two hours
   decurion audit show --json | jq -c 'select(.entry.decision == \"deny\") | .entry.title'
 
-A line is: time (UTC), session, agent, and what was decided: allow, ask or deny, the tool, what it was to do, and in \
-brackets what decided (a rule, the policy of the mode, a hook, a person, the host, a permission tool, or nobody) with \
-the mode and the reason. An ask is followed by a line with the answer.")]
+A line is: when, session, agent, the result (allow, ask or deny), the call, what decided (a rule, the policy of the \
+mode, a hook, a person, the host, a permission tool, or no answer), the mode and the reason. An ask is followed by a \
+line with the answer. --json has exact times and whole ids. Without --last the latest 1000 entries are shown.")]
     Show(AuditShow),
     /// Check that no entry was changed, deleted, inserted, moved or cut off.
     #[command(after_help = "Examples:

@@ -57,7 +57,7 @@ impl Table {
 
     /// Adds a row: a cell for each head.
     pub fn row<const N: usize>(&mut self, cells: [Cell; N]) {
-        self.rows.push(cells.to_vec());
+        self.rows.push(Vec::from(cells));
     }
 
     /// Prints it. Columns in which no row has anything are left out.
@@ -191,17 +191,17 @@ mod tests {
         table.row(["a1".into(), "".into(), "3 min ago".into(), "日本語 and some more words".into()]);
         table.row(["b123".into(), "".into(), "now".into(), "a\u{1b}[2Jb".into()]);
         table.row(["c".into(), "".into(), "now".into(), "".into()]);
-        expect_test::expect![[r#"
+        expect_test::expect![[r"
             ID    WHEN       TITLE
             a1    3 min ago  日本語 and some more words
             b123  now        a\u{1b}[2Jb
-            c     now"#]]
+            c     now"]]
         .assert_eq(&shown(&table, None));
-        expect_test::expect![[r#"
+        expect_test::expect![[r"
             ID    WHEN       TITLE
             a1    3 min ago  日本語 and some mor…
             b123  now        a\u{1b}[2Jb
-            c     now"#]]
+            c     now"]]
         .assert_eq(&shown(&table, Some(10)));
         assert_eq!(shown(&Table::new(["ID"]), None), "");
     }
