@@ -20,6 +20,7 @@ mod program;
 mod prompts;
 mod records;
 mod setup;
+mod unfinished;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -181,8 +182,13 @@ pub async fn run(
         Screening { around: &around, state: state.as_deref(), library, model, windows, provider, shades };
     let mut lines = around.plain.then(Lines::of_stdin);
     let mut request = request;
+    // From before it is opened: what is taken up again is on record soon after.
+    let killed = match request.start {
+        Start::Resume { id, .. } => unfinished::of(&request, || past(state.as_deref(), id)),
+        _ => None,
+    };
     let mut link = open(&*place, request.clone()).await?;
-    let mut words: Option<(&str, String)> = left.words.map(|words| ("info", words));
+    let mut words: Option<(&str, String)> = left.words.map(|words| ("info", words)).or(killed);
     loop {
         let door = state.as_deref().and_then(|state| open_door(state, request.cwd.clone(), &link));
         let session = link.session;

@@ -18,6 +18,7 @@ mod detaching;
 mod editing;
 mod forms;
 mod keys;
+mod killed;
 mod leaving;
 mod mended;
 mod offered;
