@@ -79,10 +79,10 @@ fn what_agents_left_is_listed_merged_and_cleaned() {
     let run = stand.run(&["-p", "--dangerously-skip-permissions", "go"]);
     assert!(run.ending.is_success(), "{run:?}");
     let listed = command(&stand, &["worktrees", "list"]);
-    expect![[r#"
+    expect![[r"
         NAME  SESSION  CREATED  STATE  FOR  WHERE
         ID  SESSION  AGO  1 file changed, +1 -1, 1 untracked, nothing committed  first  STATE/worktrees/SLUG/ID on decurion/ID
-        ID  SESSION  AGO  1 file changed, +1 -1, 1 untracked, nothing committed  second  STATE/worktrees/SLUG/ID on decurion/ID"#]]
+        ID  SESSION  AGO  1 file changed, +1 -1, 1 untracked, nothing committed  second  STATE/worktrees/SLUG/ID on decurion/ID"]]
     .assert_eq(&masked(&stand, &listed));
     let dry = command(&stand, &["merge", "--dry-run"]);
     expect![[r"
@@ -91,23 +91,23 @@ fn what_agents_left_is_listed_merged_and_cleaned() {
         1 of 2 would be merged into decurion/merged"]]
     .assert_eq(&masked(&stand, &dry));
     let merged = command(&stand, &["merge", "--gate", "test -e same.txt"]);
-    expect![[r#"
+    expect![[r"
         ID (first): merged (worktree removed)
         ID (second): conflicts in same.txt
         1 of 2 merged into decurion/merged
-        To update your branch: git merge --ff-only decurion/merged"#]]
+        To update your branch: git merge --ff-only decurion/merged"]]
     .assert_eq(&masked(&stand, &merged));
     assert_eq!(merged.ending.code(), 1, "something is not merged");
     assert_eq!(git(&stand, &["status", "--porcelain"]), "", "the checkout is as it was");
     let refused = command(&stand, &["merge", "--into", "main"]);
-    expect![[r#"
+    expect![[r"
         decurion: the branch main is checked out in WORK, and no checkout is changed here
-          leave --into out, then update that branch: git merge --ff-only decurion/merged"#]]
+          leave --into out, then update that branch: git merge --ff-only decurion/merged"]]
     .assert_eq(&masked(&stand, &refused));
     let cleaned = command(&stand, &["worktrees", "clean"]);
-    expect![[r#"
+    expect![[r"
         NAME  SESSION  CREATED  STATE  FOR  WHERE
-        ID  SESSION  AGO  1 commit, 2 files changed, +2 -1  second  STATE/worktrees/SLUG/ID on decurion/ID"#]]
+        ID  SESSION  AGO  1 commit, 2 files changed, +2 -1  second  STATE/worktrees/SLUG/ID on decurion/ID"]]
     .assert_eq(&masked(&stand, &cleaned));
 }
 
@@ -126,9 +126,9 @@ fn a_session_works_in_a_worktree_of_its_own_and_says_where() {
     assert_eq!(git(&stand, &["branch", "--list", "decurion/*"]), "+ decurion/mine\n");
     // Whole, and without being asked for more.
     let run = stand.run(&["-p", "--worktree=other", "--dangerously-skip-permissions", "go"]);
-    expect![[r#"
+    expect![[r"
         donedecurion: all permission checks but deny rules are skipped
-        decurion: the session's worktree is kept: STATE/worktrees/SLUG/other on decurion/other: 1 untracked, nothing committed"#]]
+        decurion: the session's worktree is kept: STATE/worktrees/SLUG/other on decurion/other: 1 untracked, nothing committed"]]
     .assert_eq(&masked(&stand, &run));
     for format in ["json", "stream-json"] {
         let run = stand.run(&[
@@ -237,11 +237,11 @@ fn of_two_merges_at_once_one_works_and_the_other_says_who_does() {
     assert!(cleaned.ending.is_success(), "{cleaned:?}");
     std::fs::write(&go, "go\n").unwrap();
     let first = first.finish(crate::stand::LIMIT).unwrap();
-    expect![[r#"
+    expect![[r"
         ID (first): merged (worktree removed)
         ID (second): conflicts in same.txt
         1 of 2 merged into decurion/merged
-        To update your branch: git merge --ff-only decurion/merged"#]]
+        To update your branch: git merge --ff-only decurion/merged"]]
     .assert_eq(&masked(&stand, &first));
     // Whoever comes after it finds what it left, and nobody in the way.
     let third = command(&stand, &["merge"]);

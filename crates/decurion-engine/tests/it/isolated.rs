@@ -145,12 +145,12 @@ async fn what_the_session_reads_without_a_question_its_agents_read_from_their_ch
         results(&played, "Read", true).iter().map(|said| masked(&played, &repo, said)).collect();
     // They read at the same time, and end in any order.
     said.sort();
-    expect![[r#"
+    expect![[r"
         1	uncommitted
         2	
         Permission denied: denied by Read(/secret.txt)
         Permission denied: it reads outside the working directory: /etc/hostname; nobody can be asked in this session (the rule Read(//etc/hostname) would allow it)
-        Permission denied: it reads outside the working directory: REPO/a.txt; use TREE/a.txt instead; nobody can be asked in this session (the rule Read(/REPO/a.txt) would allow it)"#]].assert_eq(&said.join("\n"));
+        Permission denied: it reads outside the working directory: REPO/a.txt; use TREE/a.txt instead; nobody can be asked in this session (the rule Read(/REPO/a.txt) would allow it)"]].assert_eq(&said.join("\n"));
 }
 
 #[tokio::test]

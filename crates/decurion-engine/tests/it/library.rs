@@ -218,14 +218,14 @@ async fn inline_commands_run_as_the_rules_say_and_what_is_refused_says_so() {
     stage.rules.deny.push(Rule::parse("Bash(rm:*)", Default::default()).unwrap());
     // Nobody is there: what would be asked is refused.
     let played = stage.play("go").await;
-    expect![[r#"
+    expect![[r"
         Follow the skill s now.
 
         Base directory for this skill: /skills/s
 
         one hello
         two [not run: `touch mark`: it changes files, and no rule allows it: touch mark; nobody can be asked in this session (the rule Bash(touch mark) would allow it)]
-        three [not run: `rm -rf x`: denied by Bash(rm:*)]"#]].assert_eq(&results(&played, "Skill").join("\n"));
+        three [not run: `rm -rf x`: denied by Bash(rm:*)]"]].assert_eq(&results(&played, "Skill").join("\n"));
     assert!(!stage.request.cwd.join("mark").exists());
     // Asked and answered: it runs, once, and what is denied still is.
     stage.answer = Some(Answer::Allow { input: None, rules: Vec::new(), everywhere: false });
