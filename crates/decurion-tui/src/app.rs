@@ -292,6 +292,13 @@ impl App {
         for envelope in past {
             self.take(envelope);
         }
+        // A copy has the prompts of the session that it was made of, and none of its runs.
+        let is_run = |envelope: &Envelope| {
+            envelope.agent.is_none() && matches!(envelope.event, Event::RunStarted { .. })
+        };
+        if !past.iter().any(is_run) {
+            self.cut_off = None;
+        }
         if !self.known.attached() {
             self.view.settle();
         }

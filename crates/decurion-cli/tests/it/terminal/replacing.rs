@@ -56,6 +56,7 @@ fn a_copy_goes_its_own_way() {
     terminal.say("/fork");
     terminal.wait_for("Forked. The original session is unchanged.");
     let request = next_request(&terminal, "one thing more");
+    assert!(!terminal.screen().contains("its work continues"), "{}", terminal.screen());
     assert!(request.contains("kumquats"), "{request}");
     terminal.keys("C-d");
     assert_eq!(terminal.ended(), 0);
