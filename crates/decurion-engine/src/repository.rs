@@ -211,6 +211,19 @@ pub(crate) fn gitlinks(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
     paths.filter(below).map(|path| repository.top.join(path)).collect()
 }
 
+/// By what git's list of the files of a checkout makes git write, read or remove files elsewhere: the first such path, or
+/// that the list is not understood. `own` is the folder of git for the checkout.
+pub(crate) fn stray_path(own: &Utf8Path) -> Option<String> {
+    let mut left = MOST_INDEX_BYTES;
+    // The length of an object's name is a setting of the repository.
+    let read = [20, 32].map(|hash| index::stray(own, hash, &mut left));
+    match read.into_iter().reduce(Result::or) {
+        Some(Ok(stray)) => stray,
+        Some(Err(problem)) => Some(problem),
+        None => None,
+    }
+}
+
 /// Whether git takes a folder itself for a repository because the `.git` in it is none.
 pub(crate) fn is_bare_by_accident(folder: &Utf8Path) -> bool {
     let has_repository = || matches!(Repository::at(folder), Some(Ok(found)) if found.is_certain());

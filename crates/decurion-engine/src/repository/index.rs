@@ -47,6 +47,25 @@ pub(super) fn files(
     if sparse { Err(not_whole()) } else { Ok(()) }
 }
 
+/// The first path in the list by which git would write, read or remove a file out of the checkout or in its own folder; none
+/// where every path is one of the checkout. Git checks paths when it adds them, and not when it reads a list that is there.
+pub(super) fn stray(own: &Utf8Path, hash: usize, left: &mut u64) -> Result<Option<String>, String> {
+    let mut stray = None;
+    entries(own, hash, left, &mut |kind, path| {
+        if stray.is_none() && !is_within(kind, path) {
+            stray = Some(String::from_utf8_lossy(path).into_owned());
+        }
+    })?;
+    Ok(stray)
+}
+
+/// Whether each name on the way to a path is an ordinary one. A path for all that is below a folder ends with a slash.
+fn is_within(kind: u32, path: &[u8]) -> bool {
+    let path = path.strip_suffix(b"/").filter(|_| kind == FOLDER).unwrap_or(path);
+    let is_odd = |name: &[u8]| matches!(name, b"" | b"." | b"..") || name.eq_ignore_ascii_case(b".git");
+    !path.split(|byte| *byte == b'/').any(is_odd)
+}
+
 fn entries(
     own: &Utf8Path,
     hash: usize,
@@ -248,6 +267,28 @@ pub(super) mod tests {
         let entries = [(0o100_644, "a"), (NESTED, "lib/one"), (0o120_000, "lib/two"), (NESTED, "z")];
         for version in 2..=4 {
             assert_eq!(nested(&list(version, &entries, b"")).unwrap(), ["lib/one", "z"], "{version}");
+        }
+    }
+
+    #[test]
+    fn paths_that_lead_out_of_the_checkout_are_told() {
+        for (kind, path, odd) in [
+            (0o100_644, "a/.gitignore", false),
+            (0o100_644, "a/..b/c", false),
+            (FOLDER, "a/", false),
+            (0o100_644, "a/", true),
+            (0o100_644, "../a", true),
+            (0o100_644, "a/../../b", true),
+            (0o100_644, "/a", true),
+            (0o100_755, ".git/hooks/post-checkout", true),
+            (0o100_644, "a/.GIT/config", true),
+            (NESTED, "./a", true),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let own = Utf8Path::from_path(folder.path()).unwrap();
+            std::fs::write(own.join("index"), list(2, &[(0o100_644, "a"), (kind, path)], b"")).unwrap();
+            let expected = odd.then(|| path.to_owned());
+            assert_eq!(stray(own, 20, &mut 1000), Ok(expected), "{path}");
         }
     }
 

@@ -10,7 +10,7 @@ mod saved;
 mod tests;
 
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -150,6 +150,8 @@ struct Watched {
     nested: Vec<Utf8PathBuf>,
     /// The index then; none where it may have changed since.
     stamp: Option<Stamp>,
+    /// The index, if it named files out of the checkout then, with the first of these.
+    stray: Option<(PathBuf, OsString)>,
     found: Arc<Found>,
     /// When folders below were looked through last, and how long that took.
     looked: Look,
@@ -171,6 +173,7 @@ impl Watched {
             before,
             nested: Vec::new(),
             stamp: None,
+            stray: None,
             found: Arc::new(found),
             looked,
             looked_at_git: looked,
@@ -486,7 +489,7 @@ impl Planted {
         });
         let Some((found, is_due, git_is_due, within_is_due)) = known else { return Moved::default() };
         let mut moved = Moved::default();
-        self.set_repositories_aside(folder, &mut moved);
+        self.set_repositories_aside(folder, &found, &mut moved);
         if within_is_due {
             let began = Instant::now();
             // Git would still know new repositories where they are.
@@ -521,15 +524,21 @@ impl Planted {
     }
 
     /// Moves repositories that git finds from the top of a checkout.
-    fn set_repositories_aside(&self, folder: &Utf8Path, moved: &mut Moved) {
+    fn set_repositories_aside(&self, folder: &Utf8Path, found: &Found, moved: &mut Moved) {
         // Where `.git` is broken, git takes the folder itself for the repository.
         if has_git(folder) && repository::is_bare_by_accident(folder) {
             moved.add_repositories(aside(folder, "HEAD", folder));
         }
         // Git looks into these when it is called in the outer repository.
-        let new = self.new_nested(folder).into_iter().filter(|nested| has_git(nested));
+        let (new, stray) = self.new_in_index(folder);
+        let new = new.into_iter().filter(|nested| has_git(nested));
         let doubtful = new.filter(|nested| repository::doubt(nested, Purpose::Change, None).is_some());
         moved.add_repositories(doubtful.filter_map(|nested| refuse(&nested.join(".git"))));
+        let index = stray.filter(|file| !found.files.contains(file)).and_then(|(path, _)| {
+            let own = Utf8Path::from_path(path.parent()?)?;
+            aside(own, path.file_name()?, own)
+        });
+        moved.add_files(index);
     }
 
     /// Gives the programs that unfinished operations of git run when they are continued, and that are new. Looks at the
@@ -548,17 +557,19 @@ impl Planted {
         programs.difference(&found.programs).cloned().collect()
     }
 
-    /// What the index of a checkout names as repositories, and was none before.
-    fn new_nested(&self, folder: &Utf8Path) -> Vec<Utf8PathBuf> {
+    /// What the index of a checkout names as repositories, and was none before; and the index if it names files elsewhere.
+    fn new_in_index(&self, folder: &Utf8Path) -> (Vec<Utf8PathBuf>, Option<(PathBuf, OsString)>) {
         // The first is that of this checkout.
-        let Some(own) = super::git_folders(folder).into_iter().next() else { return Vec::new() };
+        let Some(own) = super::git_folders(folder).into_iter().next() else { return Default::default() };
         let now = stamp(own.join("index").as_std_path());
         let mut all = self.all();
-        let Some(watched) = all.get_mut(folder) else { return Vec::new() };
+        let Some(watched) = all.get_mut(folder) else { return Default::default() };
         if now.is_none() || watched.stamp != now {
             (watched.stamp, watched.nested) = (now, repository::gitlinks(folder));
+            watched.stray = planted_files::list_of_files(&own);
         }
-        watched.nested.iter().filter(|nested| !watched.before.contains(nested)).cloned().collect()
+        let new = watched.nested.iter().filter(|nested| !watched.before.contains(nested)).cloned().collect();
+        (new, watched.stray.clone())
     }
 
     /// Whether the index of a checkout names repositories by names that are not text.

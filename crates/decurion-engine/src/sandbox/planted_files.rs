@@ -9,6 +9,7 @@ use camino::Utf8Path;
 
 use super::planted::ASIDE;
 use super::{places, unfinished};
+use crate::repository;
 
 /// As many names are looked at in one folder of git.
 const MOST_NAMES: usize = 200_000;
@@ -59,7 +60,15 @@ pub(super) fn find(git: &Utf8Path, depth: Depth) -> (Files, bool) {
     let (mut found, is_cut) = links(git, depth, &stores);
     let settings = within.iter().flat_map(|folder| unfinished::settings(folder));
     found.extend(settings.map(|(path, text)| (path.into(), text.into())));
+    if depth == Depth::Whole {
+        found.extend(within.iter().filter_map(|folder| list_of_files(folder)));
+    }
     (found, is_cut)
+}
+
+/// The list of the files of a checkout in its folder of git if it names other files, with the first of these.
+pub(super) fn list_of_files(own: &Utf8Path) -> Option<(PathBuf, OsString)> {
+    Some((own.join("index").into(), repository::stray_path(own)?.into()))
 }
 
 /// Links through which git would write elsewhere, with where they lead; and folders that cannot be listed, so that such a
