@@ -599,6 +599,14 @@ impl Worktrees {
         Ok(tree?)
     }
 
+    /// Makes the files of a worktree those of a tree.
+    async fn restore(&self, lease: &Lease, tree: &str) -> Result<(), WorktreeError> {
+        let mark = self.leases.mark(&lease.repository).map_err(state("the folder of worktrees"))?;
+        let restored = self.git.restore_files(&lease.path, tree, &mark.index()).await;
+        mark.done();
+        Ok(restored?)
+    }
+
     /// Keeps a worktree that has something in it: it belongs to the person now.
     async fn keep(&self, lease: Lease, mut left: Left, error: Option<WorktreeError>) -> Left {
         if let Some(error) = error {

@@ -42,6 +42,7 @@ const SETTINGS: &[&str] = &[
     "maintenance.auto=false",
     "advice.detachedHead=false",
     "submodule.recurse=false",
+    "worktree.useRelativePaths=false",
 ];
 
 /// Variables of git that say who and how; all others of the name `GIT_…` say *where*, which is ours to say.
@@ -243,6 +244,7 @@ impl Git {
         }
         launch = launch.args(order.args.iter().cloned()).env(self.env.iter().cloned());
         launch.env.extend(order.env.iter().cloned());
+        launch.env.extend(common_of(order.at).map(|common| ("GIT_COMMON_DIR".into(), common.into())));
         if !order.changes {
             launch.env.push(("GIT_OPTIONAL_LOCKS".into(), "0".into()));
         }
@@ -267,6 +269,26 @@ impl Git {
         let code = if let Exit::Code(code) = exit { Some(code) } else { None };
         Ok(Answer { code, exit, output: output.finish().head, words: one_line(&words) })
     }
+}
+
+/// The folder of git that a checkout shares with the other ones of its repository, as git made it. While git works, a command
+/// of a session may write the name of another one to the `commondir` of a worktree that was just made, and git would run
+/// what the settings there say.
+fn common_of(at: &Utf8Path) -> Option<Utf8PathBuf> {
+    const LONGEST: u64 = 64 << 10;
+    let git = at.join(".git");
+    let Ok(found) = git.symlink_metadata() else {
+        // It is the folder of git itself, or has none.
+        return (at.join("objects").is_dir() && at.join("HEAD").exists()).then(|| at.to_owned());
+    };
+    if found.is_dir() {
+        return Some(git);
+    }
+    let text = std::fs::read_to_string(&git).ok().filter(|_| found.is_file() && found.len() < LONGEST)?;
+    let own = Utf8PathBuf::from(text.strip_prefix("gitdir: ")?.trim_end_matches(['\n', '\r']));
+    let all = own.parent().filter(|all| all.file_name() == Some("worktrees"))?;
+    // The path of a submodule's folder is relative; its name may be anything.
+    own.is_absolute().then(|| all.parent().map(Utf8Path::to_owned)).flatten()
 }
 
 fn refused(order: &Order<'_>, answer: &Answer) -> GitError {

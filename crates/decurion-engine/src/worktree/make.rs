@@ -145,7 +145,10 @@ impl Worktrees {
     async fn give_again(&self, lease: &Lease) -> Result<(), WorktreeError> {
         let Some(copied) = &lease.copied else { return Ok(()) };
         let gone = |source| WorktreeError::CopiedGone { path: lease.path.clone(), source };
-        self.git().restore_files(&lease.path, copied).await.map_err(gone)
+        match self.restore(lease, copied).await {
+            Err(WorktreeError::Git(source)) => Err(gone(source)),
+            restored => restored,
+        }
     }
 
     /// A worktree of this name that a person made earlier and that nobody uses is entered again; none if it is gone
@@ -274,7 +277,7 @@ impl Worktrees {
             return Err(WorktreeError::DirtyBase);
         }
         let tree = self.snapshot_of(&origin.top, &origin.common).await?;
-        git.restore_files(&lease.path, &tree).await?;
+        self.restore(lease, &tree).await?;
         Ok(Some(self.snapshot(lease).await?))
     }
 

@@ -112,20 +112,41 @@ impl Git {
     /// index nor anything else of the checkout changes. The copy knows which files a sparse checkout leaves
     /// out, so that those are not taken for removed ones.
     pub async fn tree_of_folder(&self, at: &Utf8Path, index: &Utf8Path) -> Result<String, GitError> {
-        let own = self.repository(at).await?.own;
-        if let Err(error) = std::fs::copy(own.join("index"), index) {
-            let what = format!("its index cannot be copied to {index}: {error}");
-            return Err(GitError::Odd { command: "git add --all".to_owned(), what });
-        }
+        self.copy_index(at, index).await?;
         let with = |args: &[&str]| Order::change(at, args).env("GIT_INDEX_FILE", index.as_str());
         self.run(with(&["add", "--all", "--", ":/"])).await?;
         object("git write-tree", &self.run(with(&["write-tree"])).await?)
     }
 
-    /// Makes the files of a checkout those of a tree; its index stays as it is.
-    pub async fn restore_files(&self, at: &Utf8Path, tree: &str) -> Result<(), GitError> {
+    /// Makes the files of a checkout those of a tree, by way of a copy of its index; the index stays as it is.
+    pub async fn restore_files(&self, at: &Utf8Path, tree: &str, index: &Utf8Path) -> Result<(), GitError> {
+        self.copy_index(at, index).await?;
         let source = format!("--source={tree}");
-        self.run(Order::change(at, &["restore", &source, "--worktree", "--", ":/"])).await.map(drop)
+        let order = Order::change(at, &["restore", &source, "--worktree", "--", ":/"]);
+        self.run(order.env("GIT_INDEX_FILE", index.as_str())).await.map(drop)
+    }
+
+    /// Copies the index of a checkout to where no command can change it. Git believes the paths in an index that is there,
+    /// also those that lead out of the checkout, and would read, write and remove files elsewhere: such an index is refused.
+    async fn copy_index(&self, at: &Utf8Path, index: &Utf8Path) -> Result<(), GitError> {
+        let own = self.repository(at).await?.own;
+        let odd = |what| GitError::Odd { command: "git ls-files".to_owned(), what };
+        std::fs::copy(own.join("index"), index)
+            .map_err(|error| odd(format!("its index cannot be copied to {index}: {error}")))?;
+        let with = |args: &[&str]| Order::change(at, args).env("GIT_INDEX_FILE", index.as_str());
+        // A part of it may lie in another file, which commands can change.
+        let whole = with(&["update-index", "--no-split-index"]).setting("core.splitIndex=false".to_owned());
+        self.run(whole).await?;
+        let listed = self.run(with(&["ls-files", "--cached", "-z"])).await?;
+        let is_odd = |name: &[u8]| matches!(name, b"" | b"." | b"..") || name.eq_ignore_ascii_case(b".git");
+        let mut paths = listed.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+        match paths.find(|path| path.split(|byte| *byte == b'/').any(is_odd)) {
+            Some(path) => {
+                let path = String::from_utf8_lossy(path).escape_debug().to_string();
+                Err(odd(format!("its index names a file out of the checkout: {path}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Commits of a checkout's own branches that nothing outside of it has; for a submodule, whose objects go

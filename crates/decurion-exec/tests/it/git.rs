@@ -182,3 +182,73 @@ async fn refusals_have_gits_words_and_strange_paths_are_refused_by_name() {
     let nothing = Git::new(house.guard.clone(), &[("PATH".into(), "/nonexistent".into())]);
     assert!(matches!(nothing.version().await.unwrap_err(), GitError::NoGit));
 }
+
+/// An index with a file of the checkout's own commit, and another one at this path.
+fn poison(at: &Utf8Path, own: &Utf8Path, path: &str) {
+    let output = Command::new("git").args(["rev-parse", "HEAD:a.txt"]).current_dir(at).output().unwrap();
+    let name = String::from_utf8(output.stdout).unwrap();
+    let name: Vec<u8> =
+        (0..20).map(|byte| u8::from_str_radix(&name[byte * 2..byte * 2 + 2], 16).unwrap()).collect();
+    let mut index = b"DIRC\0\0\0\x02\0\0\0\x02".to_vec();
+    for path in [path, "a.txt"] {
+        let begin = index.len();
+        index.extend([0; 24]);
+        index.extend(0o100_644_u32.to_be_bytes());
+        index.extend([0; 12]);
+        index.extend(&name);
+        index.extend(u16::try_from(path.len()).unwrap().to_be_bytes());
+        index.extend(path.bytes());
+        index.resize(begin + (index.len() - begin) / 8 * 8 + 8, 0);
+    }
+    // Without a checksum, as `index.skipHash` writes it.
+    index.extend([0; 20]);
+    fs::write(own.join("index"), index).unwrap();
+}
+
+#[tokio::test]
+async fn index_that_names_files_out_of_the_checkout_is_refused() {
+    let (house, folder) = (House::new(), folder());
+    fs::create_dir(folder.path().join("work")).unwrap();
+    let at = repository(&folder.path().join("work"));
+    let outside = folder.path().join("secret");
+    fs::write(&outside, "secret\n").unwrap();
+    let copy = Utf8PathBuf::from_path_buf(folder.path().join("copy")).unwrap();
+    let ours = ours(&house);
+    let tree = within(ours.tree_of_folder(&at, &copy)).await.unwrap();
+    for path in ["../secret", ".git/hooks/post-checkout"] {
+        poison(&at, &at.join(".git"), path);
+        let kept = within(ours.tree_of_folder(&at, &copy)).await;
+        let restored = within(ours.restore_files(&at, &tree, &copy)).await;
+        for error in [kept.unwrap_err(), restored.unwrap_err()] {
+            assert!(error.to_string().contains("names a file out of the checkout"), "{error}");
+        }
+    }
+    assert!(outside.exists());
+    assert!(!at.join(".git/hooks/post-checkout").exists());
+}
+
+#[tokio::test]
+async fn worktree_that_says_it_is_of_another_repository_is_taken_for_one_of_its_own() {
+    let (house, folder) = (House::new(), folder());
+    for name in ["work", "evil"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    let (at, evil) = (repository(&folder.path().join("work")), repository(&folder.path().join("evil")));
+    let mark = folder.path().join("it-ran");
+    git(evil.as_std_path(), &["config", "filter.e.clean", &format!("touch {}; cat", mark.display())]);
+    git(evil.as_std_path(), &["config", "filter.e.smudge", &format!("touch {}; cat", mark.display())]);
+    let tree = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap().join("tree")).unwrap();
+    let ours = ours(&house);
+    let base = within(ours.head(&at)).await.unwrap().commit.unwrap();
+    let new = NewWorktree { path: &tree, branch: None, base: &base, reason: "test" };
+    within(ours.add_worktree(&at, &new)).await.unwrap();
+    fs::write(at.join(".git/worktrees/tree/commondir"), format!("{evil}/.git\n")).unwrap();
+    fs::write(tree.join(".gitattributes"), "* filter=e\n").unwrap();
+    within(ours.reset_hard(&tree, &base)).await.unwrap();
+    fs::write(tree.join("a.txt"), "two\n").unwrap();
+    assert!(!within(ours.status(&tree)).await.unwrap().is_clean());
+    within(ours.unlock_worktree(&at, &tree)).await.unwrap();
+    // Git looks whether it is clean.
+    within(ours.remove_worktree(&at.join(".git"), &tree, false)).await.unwrap_err();
+    assert!(!mark.exists(), "what the other repository names ran");
+}
