@@ -25,12 +25,13 @@ use crate::faults::stand::{Stand, brief};
 use crate::faults::{Options, Report, in_parallel};
 use crate::proc::{Home, Program};
 
-const LISTS: [&str; 5] = [
+const LISTS: [&str; 6] = [
     include_str!("attacks/files.jsonl"),
     include_str!("attacks/kernel.jsonl"),
     include_str!("attacks/repositories.jsonl"),
     include_str!("attacks/startup.jsonl"),
     include_str!("attacks/network.jsonl"),
+    include_str!("attacks/further.jsonl"),
 ];
 /// An attack that makes a session take longer than this has an effect: the session hangs.
 const HANG: Duration = Duration::from_secs(120);
