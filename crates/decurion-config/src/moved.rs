@@ -154,7 +154,7 @@ fn git_values(environment: &Environment, of_settings: bool) -> Vec<Utf8PathBuf> 
     let is_settings = |number: &str| {
         let key = environment.get_os(&format!("GIT_CONFIG_KEY_{number}")).and_then(|key| key.to_str());
         let key = key.unwrap_or_default().to_ascii_lowercase();
-        key.starts_with("include") && key.ends_with(".path")
+        key.starts_with("include") && key.rsplit('.').next() == Some("path")
     };
     values
         .filter(|(number, _)| is_settings(number) == of_settings)

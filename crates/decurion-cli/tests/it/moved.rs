@@ -106,7 +106,9 @@ fn settings_of_the_user_behind_a_linked_folder_are_protected() {
     }
     let made = || {
         let names = ["config/git/config", "skills/a/SKILL.md", "config/free"];
-        names.iter().for_each(|name| fs::write(work.join(name), "").unwrap());
+        for name in names {
+            fs::write(work.join(name), "").unwrap();
+        }
         told(&stand, allowed(&stand));
         names.map(|name| fs::read_to_string(work.join(name)).unwrap())
     };
