@@ -113,7 +113,7 @@ use spec::HeadAndTools;
 use spill::SpillInto;
 use tree::Tree;
 use withheld::Withheld;
-use worktree::{Made, Wanted, WorktreeError, Worktrees};
+use worktree::{AskerRules, Made, Wanted, WorktreeError, Worktrees};
 
 /// Where a session begins or goes on.
 struct Ground {
@@ -259,6 +259,11 @@ impl Engine {
             description: String::new(),
             dirty: isolation == Some(Isolation::Worktree { dirty: true }),
             asker: None,
+            rules: AskerRules {
+                rules: Arc::new(self.parts.rules.clone()),
+                root: request.cwd.clone(),
+                home: self.parts.home.clone(),
+            },
         };
         trees.make(&wanted).await.map(Some).map_err(usage)
     }

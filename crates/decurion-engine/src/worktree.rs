@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::git::Diffstat;
 use decurion_exec::{Git, GitError};
-use decurion_protocol::{AgentId, Clock, SessionId, Worktree};
+use decurion_protocol::{AgentId, Clock, RuleSet, SessionId, Worktree};
 use decurion_store::{Held, Lease, LeaseState, Leases};
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 
@@ -89,6 +89,19 @@ pub struct Wanted {
     pub dirty: bool,
     /// The worktree that the asker works in, if it works in one.
     pub asker: Option<Worktree>,
+    /// The rules of the asker: what they deny to read is not copied.
+    pub rules: AskerRules,
+}
+
+/// Rules that deny, and where they count from.
+#[derive(Clone, Debug, Default)]
+pub struct AskerRules {
+    /// The rules.
+    pub rules: Arc<RuleSet>,
+    /// What `/x` in one counts from.
+    pub root: Utf8PathBuf,
+    /// What `~` in one stands for.
+    pub home: Option<Utf8PathBuf>,
 }
 
 /// A worktree that was made.
@@ -589,12 +602,17 @@ impl Worktrees {
 
     /// All that is in a worktree and not ignored, as a tree.
     pub(crate) async fn snapshot(&self, lease: &Lease) -> Result<String, WorktreeError> {
-        self.snapshot_of(&lease.path, &lease.repository).await
+        self.snapshot_of(&lease.path, &lease.repository, &|_| false).await
     }
 
-    async fn snapshot_of(&self, at: &Utf8Path, repository: &Utf8Path) -> Result<String, WorktreeError> {
+    async fn snapshot_of(
+        &self,
+        at: &Utf8Path,
+        repository: &Utf8Path,
+        withheld: &(dyn Fn(&Utf8Path) -> bool + Sync),
+    ) -> Result<String, WorktreeError> {
         let mark = self.leases.mark(repository).map_err(state("the folder of worktrees"))?;
-        let tree = self.git.tree_of_folder(at, &mark.index()).await;
+        let tree = self.git.tree_of_folder(at, &mark.index(), withheld).await;
         mark.done();
         Ok(tree?)
     }

@@ -3,7 +3,9 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::mcp::Written;
-use decurion_config::{LoadRequest, Loaded, Plugin, PluginError, PluginRegistry, Plugins, Severity};
+use decurion_config::{
+    LoadRequest, Loaded, PartKind, Plugin, PluginError, PluginRegistry, Plugins, Severity,
+};
 use decurion_serve::progress::one_line;
 use serde_json::{Value, json};
 
@@ -134,7 +136,8 @@ fn add(loaded: &Loaded, path: &Utf8Path, yes: bool) -> Result<(), Failure> {
 
 /// What runs because of a plugin, and what it allows: whoever agrees to it should have seen that.
 fn show_programs(plugin: &Plugin) {
-    say!("{}  {}", visible(&plugin.name), one_line(plugin.description.as_deref().unwrap_or_default()));
+    let description = one_line(plugin.description.as_deref().unwrap_or_default());
+    say!("{}", format!("{}  {description}", visible(&plugin.name)).trim_end());
     for hook in plugin.hooks().declarations {
         say!("  runs at {}: {}", hook.event, visible(&hook.command));
     }
@@ -142,7 +145,8 @@ fn show_programs(plugin: &Plugin) {
         say!("  starts the server {}: {}", visible(name), visible(&Written::new(declared).summary()));
     }
     let parts = plugin.parts();
-    for part in parts.parts().iter().filter(|part| !part.said.is_empty()) {
+    let is_listed = |kind| matches!(kind, PartKind::Hook | PartKind::Server);
+    for part in parts.parts().iter().filter(|part| !is_listed(part.kind)) {
         for (what, written) in &part.said {
             say!("  {} {}: {} {}", part.kind.name(), visible(&part.key), visible(what), visible(written));
         }

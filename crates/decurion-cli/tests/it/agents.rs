@@ -54,18 +54,19 @@ fn agents_are_listed_with_their_places() {
         &home(),
         &["list"],
         0,
-        &expect![[r"
-        Reviewer          project (WORK/.claude/agents/reviewer.md)  d
-        reviewer          user (HOME/.claude/agents/reviewer.md)  [not used: WORK/.claude/agents/reviewer.md comes first] Reads: changes
-        general-purpose   built-in  Does a whole piece of work on its own with every tool - research that takes several rounds, a change across fi…
-        Explore           built-in  Finds things in code and reads, without changing anything - where something is defined, what uses it, how a pa…
-        Plan              built-in  [denied by Agent(Plan)] Works out how a change should be made, without making it - reads the code that is concerned, weighs the ways t…
-        Verification      built-in  Checks whether finished work really does what was asked - runs builds, tests and the program itself, tries to …
-        guide             built-in  Answers questions about Decurion itself - its commands and flags, settings, agent files, permissions, hooks, s…
-        statusline-setup  built-in  Sets up the line at the bottom of the terminal - from a description, or from the shell prompt that the person …
-        fork              built-in  [hidden] Goes on from here in a copy of this conversation, with the same tools and the same model, and reports back.
-        decurion: 1 error and 2 warnings; see `decurion agents lint`
-    "]],
+        &expect![[r#"
+            NAME              SOURCE                                                               DESCRIPTION
+            Reviewer          project (WORK/.claude/agents/reviewer.md)  d
+            reviewer          user (HOME/.claude/agents/reviewer.md)     [not used: WORK/.claude/agents/reviewer.md comes first] Reads: changes
+            general-purpose   built-in                                                             Does a whole piece of work on its own with every tool - research that takes several rounds, a change across fi…
+            Explore           built-in                                                             Finds things in code and reads, without changing anything - where something is defined, what uses it, how a pa…
+            Plan              built-in                                                             [denied by Agent(Plan)] Works out how a change should be made, without making it - reads the code that is concerned, weighs the ways t…
+            Verification      built-in                                                             Checks whether finished work really does what was asked - runs builds, tests and the program itself, tries to …
+            guide             built-in                                                             Answers questions about Decurion itself - its commands and flags, settings, agent files, permissions, hooks, s…
+            statusline-setup  built-in                                                             Sets up the line at the bottom of the terminal - from a description, or from the shell prompt that the person …
+            fork              built-in                                                             [hidden] Goes on from here in a copy of this conversation, with the same tools and the same model, and reports back.
+            decurion: 1 error and 2 warnings; see `decurion agents lint`
+        "#]],
     );
 }
 
@@ -102,9 +103,9 @@ fn what_is_wrong_is_said_and_exits_one() {
         &Home::new().unwrap(),
         &["lint"],
         0,
-        &expect![[r"
-        nothing wrong in 7 definitions
-    "]],
+        &expect![[r#"
+            No problems in 7 definitions.
+        "#]],
     );
 }
 
@@ -139,9 +140,9 @@ fn one_agent_is_shown_as_a_file() {
         &["show", "nobody"],
         2,
         &expect![[r#"
-        decurion: there is no agent of this name: "nobody"
-          there are: Reviewer, general-purpose, Explore, Plan, Verification, guide, statusline-setup, fork
-    "#]],
+            decurion: agent not found: "nobody"
+              agents: Reviewer, general-purpose, Explore, Plan, Verification, guide, statusline-setup, fork
+        "#]],
     );
     let run = agents(&home, &["show", "claude-code-guide"]);
     assert!(run.lines.contains(&"name: guide".to_owned()), "{run:?}");

@@ -91,10 +91,12 @@ fn a_plugin_is_added_checked_switched_and_forgotten() {
     };
     tell(&["list"]);
     tell(&["validate", "p"]);
+    // Where nobody can be asked, it takes a word.
     tell(&["add", "p"]);
+    tell(&["add", "--yes", "p"]);
     put(&home, "work/p/.mcp.json", r#"{"mcpServers": {"db": {"command": "run"}}}"#);
     tell(&["list"]);
-    tell(&["enable", "p"]);
+    tell(&["enable", "--yes", "p"]);
     tell(&["disable", "p"]);
     tell(&["list", "--json"]);
     tell(&["remove", "p"]);
@@ -104,32 +106,41 @@ fn a_plugin_is_added_checked_switched_and_forgotten() {
     tell(&["add", "p"]);
     expect![[r#"
         $ list
-        no plugins; `decurion plugin add PATH` adds one
+        No plugins. Add one with `decurion plugin add PATH`.
         = 0
         $ validate p
         p: can be used
         = 0
         $ add p
-        p: added from WORK/p, on
+        p
           runs at UserPromptSubmit: touch WORK/p/ran
+        decurion: confirmation required
+          look at what is printed above, then run it in a terminal or pass --yes
+        = 2
+        $ add --yes p
+        p
+          runs at UserPromptSubmit: touch WORK/p/ran
+        p: added from WORK/p, enabled
         = 0
         $ list
-        p  1.0  changed  WORK/p  
+        NAME  VERSION  STATE    FOLDER
+        p     1.0      changed  WORK/p
         decurion: plugin p is off, because what it runs is not what it was when it was enabled; look at it, then `decurion plugin enable p`: WORK/p
         = 0
-        $ enable p
-        p: on, as it is now in WORK/p
+        $ enable --yes p
+        p
           runs at UserPromptSubmit: touch WORK/p/ran
           starts the server plugin:p:db: run
+        p: enabled as it is now in WORK/p
         = 0
         $ disable p
-        p: off
+        p: disabled
         = 0
         $ list --json
         {"name":"p","version":"1.0","description":null,"path":"WORK/p","source":"p@local","state":"off","hooks":1,"mcp_servers":["plugin:p:db"]}
         = 0
         $ remove p
-        p: forgotten; its folder is still there
+        p: removed; its folder is still there
         = 0
         $ enable p
         decurion: no plugin of this name was added: p

@@ -4,6 +4,8 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
+use serde_json::json;
+
 use crate::sandbox::{names, results, stand};
 use crate::stand::{DECURION, LIMIT, Stand, finished};
 
@@ -922,4 +924,34 @@ fn an_index_that_names_other_repositories_makes_decurion_rename_none() {
             assert!(folder.join(".git/HEAD").exists(), "{path}: {} {results:?}", folder.display());
         }
     }
+}
+
+/// Git's objects can be read by commands that may not read a file itself.
+#[test]
+fn what_a_rule_denies_to_read_is_not_copied_into_a_worktree() {
+    let find = "import glob,zlib; print([p for p in glob.glob('.git/objects/??/*') if b'canary' in zlib.decompress(open(p,'rb').read())])";
+    let script = format!(
+        "when agent=main turn=1\n  call Agent {}\nwhen agent=main turn=2\n  call Bash {}\nwhen\n  say \"done\"\n",
+        json!({"description": "look", "prompt": "look", "subagent_type": "general-purpose", "isolation": "worktree+dirty"}),
+        json!({"command": format!("python3 -c \"{find}\"")})
+    );
+    let holds = |deny: &[&str]| {
+        let stand = Stand::new(&script);
+        let work = stand.home.work();
+        for arguments in [&["init", "-q"][..], &["commit", "-q", "--allow-empty", "-m", "first"]] {
+            finished(
+                stand.home.program("git").args(["-c", "user.name=a", "-c", "user.email=a@b"]).args(arguments),
+            );
+        }
+        fs::create_dir(work.join("new")).unwrap();
+        fs::write(work.join("new/.env"), "canary\n").unwrap();
+        fs::write(work.join("other.txt"), "other\n").unwrap();
+        let allowed = ["--allowedTools", "Bash,Agent"];
+        let results = results(&stand, &[&allowed[..], deny].concat());
+        let last = results.last().cloned().unwrap_or_default();
+        assert!(last.starts_with('['), "{results:?}");
+        last.contains(".git/objects/")
+    };
+    assert!(holds(&[]));
+    assert!(!holds(&["--disallowedTools", "Read(.env)"]));
 }

@@ -17,7 +17,7 @@ use crate::kit::Kit;
 use crate::mcp::{ServerDesk, SessionServers};
 use crate::ports::Model;
 use crate::session::Owner;
-use crate::worktree::{Wanted, Worktrees};
+use crate::worktree::{AskerRules, Wanted, Worktrees};
 
 /// A child that was decided and has not begun.
 pub struct Draft {
@@ -72,6 +72,11 @@ impl Needs {
                 description: draft.spawning.input.description.clone(),
                 dirty,
                 asker: draft.spawning.desk.now().worktree.as_deref().cloned(),
+                rules: AskerRules {
+                    rules: Arc::clone(&owner.rights.borrow().rules),
+                    root: owner.session.request.cwd.clone(),
+                    home: owner.session.equipment.home.clone(),
+                },
             };
             (wanted, owner.worktrees())
         });

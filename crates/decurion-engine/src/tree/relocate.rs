@@ -13,7 +13,7 @@ use crate::desk::{Leaving, Place, Relocation, Wish};
 use crate::prompt;
 use crate::session::Owner;
 use crate::task::Row;
-use crate::worktree::{Left, Made, Released, Verdict, Wanted, Worktrees};
+use crate::worktree::{AskerRules, Left, Made, Released, Verdict, Wanted, Worktrees};
 
 /// Where the answer to a wish goes; the error is for the model.
 type Answer = oneshot::Sender<Result<Place, String>>;
@@ -107,6 +107,7 @@ impl Owner {
             description: String::new(),
             dirty: false,
             asker: None,
+            rules: AskerRules::default(),
         };
         Ok((self.worktrees()?, wanted))
     }

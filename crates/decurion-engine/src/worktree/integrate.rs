@@ -68,7 +68,7 @@ impl Worktrees {
             self.undo(&left).await?;
         }
         self.put_new(&lease).await?;
-        let made = self.fill(&origin, &lease, false).await;
+        let made = self.fill(&origin, &lease, None).await;
         let integration = Integration { lease };
         if let Err(error) = made {
             self.end_integration(integration).await;

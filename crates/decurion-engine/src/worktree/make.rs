@@ -7,7 +7,8 @@ use decurion_protocol::Worktree;
 use decurion_protocol::id::is_name;
 use decurion_store::{Lease, LeaseState};
 
-use super::{Made, OLDEST, PREFIX, Wanted, WorktreeError, Worktrees, locks, reason, state};
+use super::{AskerRules, Made, OLDEST, PREFIX, Wanted, WorktreeError, Worktrees, locks, reason, state};
+use crate::withheld::Withheld;
 
 /// Less than this on a disk may be why git fails.
 const LITTLE_ROOM: u64 = 64 << 20;
@@ -66,7 +67,7 @@ impl Worktrees {
             return Err(WorktreeError::BranchExists(lease.branch));
         }
         self.put_new(&lease).await?;
-        match self.fill(&origin, &lease, dirty).await {
+        match self.fill(&origin, &lease, dirty.then_some(&wanted.rules)).await {
             Ok(copied) => {
                 self.put(&Lease { state: LeaseState::Used, copied, ..lease.clone() }).await?;
                 // Told, so that nobody takes what is committed for what the asker sees.
@@ -126,7 +127,7 @@ impl Worktrees {
             inside: Utf8PathBuf::new(),
         };
         let filling = async {
-            self.fill(&origin, &making, false).await?;
+            self.fill(&origin, &making, None).await?;
             self.give_again(&making).await
         };
         match filling.await {
@@ -244,12 +245,13 @@ impl Worktrees {
         Ok(listed.into_iter().next().map_or_else(|| common.to_owned(), |main| main.path))
     }
 
-    /// Everything that belongs into the checkout; gives the tree of what was copied.
+    /// Everything that belongs into the checkout, with what is not committed where rules are given that say what of it may
+    /// be read; gives the tree of what was copied.
     pub(super) async fn fill(
         &self,
         origin: &Origin,
         lease: &Lease,
-        dirty: bool,
+        dirty: Option<&AskerRules>,
     ) -> Result<Option<String>, WorktreeError> {
         let git = self.git();
         let reason = reason(lease);
@@ -270,13 +272,17 @@ impl Worktrees {
             return Err(WorktreeError::Sparse);
         }
         self.copy_submodules(&origin.top, &lease.path).await?;
-        if !dirty || git.status(&origin.top).await?.is_clean() {
+        let Some(AskerRules { rules, root, home }) = dirty else { return Ok(None) };
+        if git.status(&origin.top).await?.is_clean() {
             return Ok(None);
         }
         if git.head(&origin.top).await?.commit.as_ref() != Some(&lease.base) {
             return Err(WorktreeError::DirtyBase);
         }
-        let tree = self.snapshot_of(&origin.top, &origin.common).await?;
+        // Git's objects can be read by commands that may not read the file itself.
+        let denied = Withheld::new(rules, root, &origin.top, None, home.as_deref());
+        let withheld = |path: &Utf8Path| denied.named(path).is_some();
+        let tree = self.snapshot_of(&origin.top, &origin.common, &withheld).await?;
         self.restore(lease, &tree).await?;
         Ok(Some(self.snapshot(lease).await?))
     }

@@ -60,6 +60,7 @@ fn wanted(repo: &Repo, name: &str, session: SessionId) -> Wanted {
         description: String::new(),
         dirty: false,
         asker: None,
+        rules: decurion_engine::worktree::AskerRules::default(),
     }
 }
 

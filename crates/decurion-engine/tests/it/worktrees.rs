@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_engine::worktree::{Kept, Made, Released, Wanted, WorktreeError, WorktreeSettings, Worktrees};
+use decurion_engine::worktree::{
+    AskerRules, Kept, Made, Released, Wanted, WorktreeError, WorktreeSettings, Worktrees,
+};
 use decurion_exec::{Git, Guard, GuardProgram};
 use decurion_protocol::{AgentId, SessionId};
 use decurion_store::{LeaseState, Leases};
@@ -56,6 +58,7 @@ impl Yard {
             description: format!("task {number}"),
             dirty: false,
             asker: None,
+            rules: AskerRules::default(),
         }
     }
 

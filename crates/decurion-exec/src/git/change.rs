@@ -110,11 +110,25 @@ impl Git {
 
     /// Everything in a checkout that is not ignored, as a tree, by way of a copy of its index: neither the
     /// index nor anything else of the checkout changes. The copy knows which files a sparse checkout leaves
-    /// out, so that those are not taken for removed ones.
-    pub async fn tree_of_folder(&self, at: &Utf8Path, index: &Utf8Path) -> Result<String, GitError> {
+    /// out, so that those are not taken for removed ones. Of what is `withheld`, by its path, nothing is read.
+    pub async fn tree_of_folder(
+        &self,
+        at: &Utf8Path,
+        index: &Utf8Path,
+        withheld: &(dyn Fn(&Utf8Path) -> bool + Sync),
+    ) -> Result<String, GitError> {
         self.copy_index(at, index).await?;
         let with = |args: &[&str]| Order::change(at, args).env("GIT_INDEX_FILE", index.as_str());
-        self.run(with(&["add", "--all", "--", ":/"])).await?;
+        let changed = ["ls-files", "--others", "--modified", "--exclude-standard", "--full-name", "-z", ":/"];
+        let changed = self.run(with(&changed)).await?;
+        let mut wanted = b":/\0".to_vec();
+        for path in changed.split(|byte| *byte == 0).filter_map(|path| std::str::from_utf8(path).ok()) {
+            if !path.is_empty() && withheld(&at.join(path)) {
+                wanted.extend(format!(":(exclude,top,literal){path}\0").into_bytes());
+            }
+        }
+        let add = with(&["add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul"]);
+        self.run(add.input(wanted)).await?;
         object("git write-tree", &self.run(with(&["write-tree"])).await?)
     }
 

@@ -214,10 +214,10 @@ async fn index_that_names_files_out_of_the_checkout_is_refused() {
     fs::write(&outside, "secret\n").unwrap();
     let copy = Utf8PathBuf::from_path_buf(folder.path().join("copy")).unwrap();
     let ours = ours(&house);
-    let tree = within(ours.tree_of_folder(&at, &copy)).await.unwrap();
+    let tree = within(ours.tree_of_folder(&at, &copy, &|_| false)).await.unwrap();
     for path in ["../secret", ".git/hooks/post-checkout"] {
         poison(&at, &at.join(".git"), path);
-        let kept = within(ours.tree_of_folder(&at, &copy)).await;
+        let kept = within(ours.tree_of_folder(&at, &copy, &|_| false)).await;
         let restored = within(ours.restore_files(&at, &tree, &copy)).await;
         for error in [kept.unwrap_err(), restored.unwrap_err()] {
             assert!(error.to_string().contains("names a file out of the checkout"), "{error}");
