@@ -213,7 +213,8 @@ fn lint(agents: &Agents, json: bool) -> u8 {
         }
     }
     if agents.problems.is_empty() && !json {
-        say!("No problems in {} definitions.", agents.all.len());
+        let all = agents.all.len();
+        say!("No problems in {all} definition{}.", if all == 1 { "" } else { "s" });
     }
     if agents.has_errors() { FAILED } else { 0 }
 }

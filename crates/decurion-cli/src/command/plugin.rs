@@ -27,8 +27,9 @@ pub fn run(command: PluginCommand) -> Result<u8, Failure> {
         PluginCommand::Add { path, yes } => add(&loaded, &path, yes)?,
         PluginCommand::Enable { name, yes } => {
             let plugin = registry(&loaded).find(&name).map_err(failure)?;
-            show_programs(&plugin);
-            agreed(yes, &format!("Enable the plugin {}?", visible(&name)))?;
+            if show_programs(&plugin) {
+                agreed(yes, &format!("Enable the plugin {}?", visible(&name)))?;
+            }
             registry(&loaded).enable(&name, &plugin).map_err(failure)?;
             say!("{name}: enabled as it is now in {}", plugin.root);
         }
@@ -126,16 +127,18 @@ fn add(loaded: &Loaded, path: &Utf8Path, yes: bool) -> Result<(), Failure> {
     let plugin = Plugin::read(&absolute(loaded, path));
     let mut registry = registry(loaded);
     registry.check(&plugin).map_err(failure)?;
-    show_programs(&plugin);
-    agreed(yes, &format!("Add the plugin {} from {}?", visible(&plugin.name), plugin.root))?;
+    if show_programs(&plugin) {
+        agreed(yes, &format!("Add the plugin {} from {}?", visible(&plugin.name), plugin.root))?;
+    }
     let on = registry.add(&plugin).map_err(failure)?;
     let how = if on { "enabled" } else { "not enabled; `decurion plugin enable` does that" };
     say!("{}: added from {}, {how}", plugin.name, plugin.root);
     Ok(())
 }
 
-/// What runs because of a plugin, and what it allows: whoever agrees to it should have seen that.
-fn show_programs(plugin: &Plugin) {
+/// What runs because of a plugin, and what it allows: whoever agrees to it should have seen that. Gives whether there is
+/// anything to agree to.
+fn show_programs(plugin: &Plugin) -> bool {
     let description = one_line(plugin.description.as_deref().unwrap_or_default());
     say!("{}", format!("{}  {description}", visible(&plugin.name)).trim_end());
     for hook in plugin.hooks().declarations {
@@ -154,4 +157,5 @@ fn show_programs(plugin: &Plugin) {
     if parts.parts().is_empty() {
         say!("  runs no programs and allows nothing");
     }
+    !parts.parts().is_empty()
 }

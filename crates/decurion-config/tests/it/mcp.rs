@@ -244,7 +244,7 @@ fn a_server_that_the_user_added_waits_for_no_trust_and_brings_no_other_along() {
         edit::add(&loaded.paths, scope, name, declared).unwrap();
         Trust::open(&loaded.paths).0.approve_server(&loaded.paths.root, name, &hash).unwrap();
     };
-    let blocked = "blocked until this folder is trusted (run `decurion trust`)";
+    let blocked = "blocked until this folder is trusted: run `decurion trust`";
     add(edit::Scope::Local, "mine");
     assert_eq!(states(&stage), ["ready", blocked]);
     // Beside a server of somebody else the file is not the user's.

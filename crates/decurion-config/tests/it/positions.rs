@@ -15,12 +15,12 @@ fn a_wrong_value_is_named_with_file_line_column_and_key() {
         ),
         (
             "{\"theme\": \"purple\"}",
-            "1:11: theme: expected one of auto, dark, light, dark-ansi, light-ansi, dark-daltonized, light-daltonized, \
+            "1:11: theme: expected one of auto, dark, light, dark-ansi, light-ansi, dark-high-contrast, light-high-contrast, dark-daltonized, light-daltonized, \
              none, found \"purple\"",
         ),
         (
             "{\"theme\": 3}",
-            "1:11: theme: expected one of auto, dark, light, dark-ansi, light-ansi, dark-daltonized, \
+            "1:11: theme: expected one of auto, dark, light, dark-ansi, light-ansi, dark-high-contrast, light-high-contrast, dark-daltonized, \
              light-daltonized, none, found 3",
         ),
         (
@@ -106,7 +106,7 @@ fn every_problem_of_every_file_is_listed_at_once() {
             format!("{home}:2:37: permissions.deny[1]: expected a rule, as a string, found 7"),
             format!("{home}:2:41: unknown key: permissions.denny (did you mean deny?)"),
             format!(
-                "{home}:3:12: theme: expected one of auto, dark, light, dark-ansi, light-ansi, dark-daltonized, \
+                "{home}:3:12: theme: expected one of auto, dark, light, dark-ansi, light-ansi, dark-high-contrast, light-high-contrast, dark-daltonized, \
                  light-daltonized, none, found \"drak\" (did you mean \"dark\"?)"
             ),
             format!("{home}:4:26: agents.maxDepth: expected a whole number from 0 to 64, found 99"),

@@ -99,7 +99,7 @@ fn what_is_typed_in_an_editor_beside_plain_lines_is_the_editors() {
     terminal.say("for the editor");
     let got = || text_of(terminal.stand.home.home().join("got"));
     terminal.wait_that("what was typed there", || got() == "for the editor\n");
-    terminal.wait_for("nothing wrong");
+    terminal.wait_for("No problems in 1 definition.");
     terminal.say("q");
     terminal.wait_until("a prompt", |screen| screen.lines().last().is_some_and(|row| row.trim() == ">"));
     terminal.say("for the model");

@@ -55,7 +55,7 @@ fn an_agent_is_written_in_an_editor_and_checked() {
     terminal.write("vintner");
     terminal.keys("Enter");
     terminal.wait_that("the editor's work", || text_of(&file).contains("Looks after vines"));
-    terminal.wait_for("nothing wrong in 1 definitions");
+    terminal.wait_for("No problems in 1 definition.");
     terminal.keys("Escape");
     terminal.wait_gone("esc close");
     terminal.say("/agents");
@@ -94,7 +94,7 @@ fn an_agent_of_ones_own_is_edited_where_it_is_and_one_without_a_file_is_not() {
     assert_eq!(text_of(home.join("edited")), "", "an editor was opened for nothing");
     choose(&terminal, "gardener");
     terminal.keys("d");
-    terminal.wait_for("nothing wrong in 1 definitions");
+    terminal.wait_for("No problems in 1 definition.");
     let file = home.join(".claude/agents/gardener.md");
     assert_eq!(text_of(home.join("edited")), format!("{}\n", file.display()));
     assert_eq!(text_of(&file), GARDENER.replace("trees", "vines"));
@@ -238,7 +238,7 @@ fn a_plugin_is_added_and_switched() {
     terminal.write("vines");
     terminal.keys("Enter");
     terminal.wait_for("vines: added");
-    for (key, after) in [("e", ": on"), ("d", ": off")] {
+    for (key, after) in [("e", ": enabled"), ("d", ": disabled")] {
         terminal.say("/plugin");
         terminal.wait_for("❯ vines");
         terminal.keys(key);
@@ -316,11 +316,13 @@ fn a_worktree_is_removed_once_there_is_no_work_in_it_that_would_be_lost() {
     assert_eq!(text_of(path(first).join("tree.txt")), "scion\n");
     undo(first);
     press("x", name);
-    terminal.wait_for(&format!("{name}  removed"));
+    terminal.wait_for(&format!("{name}: removed"));
     assert!(!path(first).exists());
     undo(second);
     press("c", other);
-    terminal.wait_for(&format!("{other}  removed"));
+    terminal.wait_until("that it is removed", |screen| {
+        screen.lines().any(|line| line.contains(other) && line.contains("removed"))
+    });
     assert!(!path(second).exists());
     assert_eq!(listed(), Vec::<serde_json::Value>::new());
     let branches = Repo::git_at(&terminal.stand.home.work(), &["branch", "--list", "decurion/*"]).unwrap();
