@@ -114,7 +114,10 @@ pub fn for_people(tool: &str, output: &ToolOutput) -> String {
         return "running in the background".to_owned();
     }
     match tool {
-        ASK => member("answers").map(answers).unwrap_or_default(),
+        ASK => {
+            let text = output.content.text();
+            text.strip_prefix("What the user chose:\n").map_or(text.clone(), str::to_owned)
+        }
         "EnterPlanMode" => "nothing is changed until you agree to a plan".to_owned(),
         "SendMessage" if member("resumedAgentId").is_some() => "restarted with this message".to_owned(),
         "SendMessage" => "delivered".to_owned(),
@@ -162,15 +165,6 @@ pub fn agreed_plan(tool: &str, output: &ToolOutput) -> Option<String> {
 /// Whether a command was stopped before its end.
 pub fn is_interrupted(tool: &str, output: &ToolOutput) -> bool {
     tool == SHELL_TOOL && output.structured.as_ref().is_some_and(|value| value["interrupted"] == true)
-}
-
-/// What a person has chosen, a line for each question.
-fn answers(answers: &Value) -> String {
-    let answers = answers.as_object().into_iter().flatten();
-    let line = |(question, answer): (&String, &Value)| {
-        format!("{} {}", one_line(question), one_line(answer.as_str().unwrap_or_default()))
-    };
-    answers.map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// What was seen of a task that was looked at.

@@ -257,10 +257,7 @@ fn what_tools_say_to_the_model_is_not_what_people_read() {
           └ delivered
 
         ● AskUserQuestion
-          └ Which colour? red, blue
-            How many? 4
-            Why? so
-            When? now
+          └ - Which
 
         ● TaskOutput
           └ npm test: completed

@@ -55,8 +55,8 @@ fn the_short_help_is_grouped_and_fits_on_a_screen() {
           Conversation  /resume /continue /fork /rewind /clear /compact /context /cost
                         /copy /export /transcript
           Work          /tasks /agents /diff /review /init /worktrees /trace /team
-          Settings      /model /permissions /add-dir /memory /theme /statusline /vim
-                        /config /hooks /mcp /skills /plugin
+          Settings      /model /login /permissions /add-dir /memory /theme /statusline
+                        /vim /config /hooks /mcp /skills /plugin
           Program       /help /status /doctor /quit
         Prompt
           @             attach a file, a folder or an image; @ and an agent: tell that
