@@ -240,9 +240,10 @@ fn what_tools_say_to_the_model_is_not_what_people_read() {
         "message": {"role": "assistant", "content": [
             {"type": "tool_use", "id": "c6", "name": "Edit", "input": {"file_path": "src/x.rs"}}]},
         "meta": {"origin": "model"}});
+    let chosen = "What the user chose:\n- Which colour?\n  red, blue\n  They add: not too dark";
     let events = [
         ended("c1", "SendMessage", &text("{\"success\":true}", sent)),
-        ended("c2", "AskUserQuestion", &text("What the user chose:\n- Which", asked)),
+        ended("c2", "AskUserQuestion", &text(chosen, asked)),
         ended("c3", "TaskOutput", &text("<retrieval_status>success</retrieval_status>", looked)),
         ended("c4", "TaskStop", &text("{\"task_id\":\"b1\"}", json!({"message": "The task is stopped."}))),
         ended("c5", "Skill", &json!({"content": "Follow the skill x now."})),
@@ -257,7 +258,9 @@ fn what_tools_say_to_the_model_is_not_what_people_read() {
           └ delivered
 
         ● AskUserQuestion
-          └ - Which
+          └ - Which colour?
+              red, blue
+              They add: not too dark
 
         ● TaskOutput
           └ npm test: completed
