@@ -54,7 +54,7 @@ fn agents_are_listed_with_their_places() {
         &home(),
         &["list"],
         0,
-        &expect![[r#"
+        &expect![[r"
             NAME              SOURCE                                                               DESCRIPTION
             Reviewer          project (WORK/.claude/agents/reviewer.md)  d
             reviewer          user (HOME/.claude/agents/reviewer.md)     [not used: WORK/.claude/agents/reviewer.md comes first] Reads: changes
@@ -66,7 +66,7 @@ fn agents_are_listed_with_their_places() {
             statusline-setup  built-in                                                             Sets up the line at the bottom of the terminal - from a description, or from the shell prompt that the person …
             fork              built-in                                                             [hidden] Goes on from here in a copy of this conversation, with the same tools and the same model, and reports back.
             decurion: 1 error and 2 warnings; see `decurion agents lint`
-        "#]],
+        "]],
     );
 }
 
@@ -103,9 +103,9 @@ fn what_is_wrong_is_said_and_exits_one() {
         &Home::new().unwrap(),
         &["lint"],
         0,
-        &expect![[r#"
+        &expect![[r"
             No problems in 7 definitions.
-        "#]],
+        "]],
     );
 }
 
