@@ -317,8 +317,8 @@ fn is_own(sequence: &str, kind: Kind) -> bool {
     };
     let Some((parameters, last)) = rest.split_at_checked(rest.len().saturating_sub(1)) else { return false };
     match last {
-        "h" => matches!(parameters, "?2026" | "?25" | "?7" | "?2004" | "?1049"),
-        "l" => matches!(parameters, "?2026" | "?25" | "?7" | "?2004" | "?1049" | "?47"),
+        "h" => matches!(parameters, "?2026" | "?25" | "?7" | "?1004" | "?2004" | "?1049"),
+        "l" => matches!(parameters, "?2026" | "?25" | "?7" | "?1004" | "?2004" | "?1049" | "?47"),
         // The window's title is put aside, and there again.
         "t" => matches!(parameters, "22;0" | "23;0"),
         // What kind of terminal it is, asked once.
