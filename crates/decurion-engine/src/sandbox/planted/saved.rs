@@ -86,23 +86,23 @@ mod tests {
 
     #[test]
     fn what_was_kept_is_the_same_when_it_is_read() {
-        let odd = || OsString::from_vec(b"/work/.git/\xff".to_vec());
+        let odd = || OsString::from_vec(b"/project/.git/\xff".to_vec());
         let found = Found {
-            folder: "/no/work".into(),
-            repositories: ["/work/.git".into()].into(),
-            protected: ["/work/.git/modules/m".into()].into(),
+            folder: "/no/project".into(),
+            repositories: ["/project/.git".into()].into(),
+            protected: ["/project/.git/modules/m".into()].into(),
             programs: ["exec make".to_owned()].into(),
             files: [(odd().into(), "../x".into())].into(),
-            read_only: ["/work/n/.git".into()].into(),
+            read_only: ["/project/n/.git".into()].into(),
             unnamed: [odd().into()].into(),
             is_cut: true,
         };
-        let before = ["/work/n".into()];
+        let before = ["/project/n".into()];
         let bytes = bytes_of(&found, &before).unwrap();
-        let Record::Of(read_back, again) = read(&bytes, "/no/work".into()) else { panic!("it was read") };
+        let Record::Of(read_back, again) = read(&bytes, "/no/project".into()) else { panic!("it was read") };
         assert_eq!(format!("{read_back:?}"), format!("{found:?}"));
         assert_eq!(again, before);
         assert!(matches!(read(&bytes, "/other".into()), Record::OfOtherFolder));
-        assert!(matches!(read(b"{}", "/no/work".into()), Record::Useless));
+        assert!(matches!(read(b"{}", "/no/project".into()), Record::Useless));
     }
 }
