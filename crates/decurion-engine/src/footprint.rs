@@ -4,11 +4,12 @@
 //! An answer may only be kept if all looks that it depends on go through this module.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{FileType, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use camino::{Utf8DirEntry, Utf8Path, Utf8PathBuf};
@@ -25,17 +26,26 @@ pub(crate) type Stamp = (u64, u64, i64, i64, i64, i64);
 /// All looks of one answer.
 #[derive(Debug, Default)]
 pub(crate) struct Footprint {
-    looks: HashMap<(PathBuf, Look), Seen>,
-    absent: Vec<Absent>,
+    looks: Vec<(PathBuf, Look, Seen)>,
+    folders: Vec<Names>,
 }
 
-/// Looks that found nothing below one folder. As long as the folder's list of names is as it was, so are they, which is one
-/// look for the many names in a home folder that most people do not have.
+/// Looks at names in one folder. As long as its list of names is as it was, so are they, which is one look for all of them:
+/// for the many names in a home folder that most people do not have, and for each folder on the way to a path.
 #[derive(Debug)]
-struct Absent {
+struct Names {
     folder: PathBuf,
-    seen: Seen,
-    looks: Vec<(PathBuf, Look)>,
+    /// When all of them were as they should be; none where that was not seen yet.
+    unchanged: Mutex<Option<Seen>>,
+    looks: Vec<(PathBuf, Look, Seen)>,
+}
+
+/// What is noted while an answer is found.
+#[derive(Debug, Default)]
+struct Noted {
+    looks: HashMap<(PathBuf, Look), Seen>,
+    /// Folders of which an answer was remembered, as they were then.
+    remembered: HashMap<PathBuf, Stamp>,
 }
 
 /// How a path was looked at.
@@ -76,19 +86,19 @@ enum Notes {
     #[default]
     Off,
     /// All looks, while an answer is found.
-    On(Footprint),
+    On(Noted),
     /// The answer cannot be kept.
     Spoiled,
 }
 
 /// Finds an answer, and notes what it depends on; nothing is noted if that may be changing now.
 pub(crate) fn noted<T>(answer: impl FnOnce() -> T) -> (T, Option<Footprint>) {
-    let outer = Outer(NOTES.replace(Notes::On(Footprint::default())));
+    let outer = Outer(NOTES.replace(Notes::On(Noted::default())));
     let found = answer();
     let notes = NOTES.take();
     drop(outer);
     match notes {
-        Notes::On(footprint) => (found, Some(footprint.gathered())),
+        Notes::On(noted) => (found, noted.footprint()),
         Notes::Off | Notes::Spoiled => (found, None),
     }
 }
@@ -151,47 +161,74 @@ pub(crate) fn spoil() {
 impl Footprint {
     /// Whether everything is as it was.
     pub fn holds(&self) -> bool {
-        self.absent.iter().all(Absent::holds)
-            && self.looks.iter().all(|((path, look), seen)| look.at(path).as_ref() == Some(seen))
-    }
-
-    /// The same with fewer looks.
-    fn gathered(mut self) -> Self {
-        let mut folders: HashMap<PathBuf, Vec<(PathBuf, Look)>> = HashMap::new();
-        for (path, look) in self.looks.iter().filter(|(_, seen)| **seen == Seen::Nothing).map(|(key, _)| key)
-        {
-            // Behind a link that leads nowhere something may come to be without a change here.
-            let above = path.ancestors().skip(1).find(|above| above.symlink_metadata().is_ok());
-            if let Some(folder) = above.filter(|folder| folder.is_dir()) {
-                folders.entry(folder.to_owned()).or_default().push((path.clone(), *look));
-            }
-        }
-        for (folder, looks) in folders.into_iter().filter(|(_, looks)| looks.len() > 1) {
-            let Some(seen @ Seen::Stamp(_)) = Look::Content.at(&folder) else { continue };
-            let absent = Absent { folder, seen, looks };
-            // Something may have come to be since it was looked at.
-            if absent.are_absent() {
-                absent.looks.iter().for_each(|key| _ = self.looks.remove(key));
-                self.absent.push(absent);
-            }
-        }
-        self
+        self.folders.iter().all(Names::hold) && self.looks.iter().all(is_as_it_was)
     }
 }
 
-impl Absent {
-    fn holds(&self) -> bool {
-        Look::Content.at(&self.folder).as_ref() == Some(&self.seen) || self.are_absent()
+impl Names {
+    fn hold(&self) -> bool {
+        let now = Look::Content.at(&self.folder);
+        let mut unchanged = self.unchanged.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.is_some() && *unchanged == now {
+            return true;
+        }
+        let hold = self.looks.iter().all(is_as_it_was);
+        *unchanged = now.filter(|now| hold && matches!(now, Seen::Stamp(_)));
+        hold
     }
+}
 
-    fn are_absent(&self) -> bool {
-        self.looks.iter().all(|(path, look)| look.at(path) == Some(Seen::Nothing))
+fn is_as_it_was((path, look, seen): &(PathBuf, Look, Seen)) -> bool {
+    look.at(path).as_ref() == Some(seen)
+}
+
+impl Noted {
+    /// None where a folder has changed since something of it was remembered.
+    fn footprint(mut self) -> Option<Footprint> {
+        let is_unchanged =
+            |(folder, stamp): (&PathBuf, &Stamp)| Look::Content.at(folder) == Some(Seen::Stamp(*stamp));
+        if !self.remembered.iter().all(is_unchanged) {
+            return None;
+        }
+        // What is no link is its own target.
+        let names: HashSet<PathBuf> = self
+            .looks
+            .iter()
+            .filter(|((_, look), seen)| *look == Look::Name && matches!(seen, Seen::Kind(..)))
+            .map(|((path, _), _)| path.clone())
+            .collect();
+        self.looks.retain(|(path, look), _| *look != Look::Target || !names.contains(path));
+        let mut folders: HashMap<PathBuf, Vec<(PathBuf, Look, Seen)>> = HashMap::new();
+        let mut looks = Vec::new();
+        for ((path, look), seen) in self.looks {
+            match folder_that_tells(&path, look, &seen) {
+                Some(folder) => folders.entry(folder.to_owned()).or_default().push((path, look, seen)),
+                None => looks.push((path, look, seen)),
+            }
+        }
+        let names = |(folder, looks)| Names { folder, unchanged: Mutex::default(), looks };
+        Some(Footprint { looks, folders: folders.into_iter().map(names).collect() })
     }
+}
+
+/// The folder whose list of names tells what is seen.
+fn folder_that_tells<'a>(path: &'a Path, look: Look, seen: &Seen) -> Option<&'a Path> {
+    let is_of_kernel = ["/proc", "/sys"].iter().any(|folder| path.starts_with(folder));
+    let folder = match (look, seen) {
+        _ if is_of_kernel => return None,
+        (Look::Name, Seen::Kind(..) | Seen::Stamp(_)) => path.parent()?,
+        // Behind a link that leads nowhere something may come to be without a change here.
+        (_, Seen::Nothing) => path.ancestors().skip(1).find(|above| above.symlink_metadata().is_ok())?,
+        _ => return None,
+    };
+    folder.is_dir().then_some(folder)
 }
 
 impl Look {
     /// What is seen now; none if it may be changing, or cannot be told.
     fn at(self, path: &Path) -> Option<Seen> {
+        #[cfg(test)]
+        tests::LOOKS.set(tests::LOOKS.get() + 1);
         let seen = match self {
             Self::Name => path.symlink_metadata().map(|found| {
                 // Another link may be made in place of one, with the same number.
@@ -212,13 +249,13 @@ impl Look {
     /// Notes a look that is about to be made.
     fn note(self, path: &Path) {
         NOTES.with_borrow_mut(|notes| {
-            let Notes::On(footprint) = notes else { return };
+            let Notes::On(noted) = notes else { return };
             let key = (path.to_owned(), self);
-            if footprint.looks.contains_key(&key) {
+            if noted.looks.contains_key(&key) {
                 return;
             }
             match self.at(path) {
-                Some(seen) => _ = footprint.looks.insert(key, seen),
+                Some(seen) => _ = noted.looks.insert(key, seen),
                 None => *notes = Notes::Spoiled,
             }
         });
@@ -314,12 +351,23 @@ pub(crate) fn entries(folder: &Utf8Path) -> impl Iterator<Item = Utf8DirEntry> +
 /// A folder was looked at that had this stamp before.
 pub(crate) fn note_stamp(folder: &Path, stamp: Option<Stamp>) {
     NOTES.with_borrow_mut(|notes| {
-        let Notes::On(footprint) = notes else { return };
+        let Notes::On(noted) = notes else { return };
         let seen = stamp.map(Seen::Stamp);
-        let before =
-            seen.clone().map(|seen| footprint.looks.insert((folder.to_owned(), Look::Content), seen));
+        let before = seen.clone().map(|seen| noted.looks.insert((folder.to_owned(), Look::Content), seen));
         // It has changed between two looks.
         if before.is_none_or(|before| before.is_some() && before != seen) {
+            *notes = Notes::Spoiled;
+        }
+    });
+}
+
+/// What is in a folder is told from memory, which is right as long as the folder has this stamp.
+pub(crate) fn note_remembered(folder: &Path, stamp: Option<Stamp>) {
+    NOTES.with_borrow_mut(|notes| {
+        let Notes::On(noted) = notes else { return };
+        let before = stamp.map(|stamp| noted.remembered.insert(folder.to_owned(), stamp));
+        // It has changed between two looks.
+        if before.is_none_or(|before| before.is_some() && before != stamp) {
             *notes = Notes::Spoiled;
         }
     });
@@ -373,6 +421,8 @@ pub(crate) mod tests {
     thread_local! {
         /// How much later it is on this thread than the clock says.
         pub(crate) static LATER: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+        /// How often something was looked at.
+        pub(super) static LOOKS: Cell<usize> = const { Cell::new(0) };
     }
 
     /// Gives a file or folder another time of change, whatever the clock of its file system tells apart.
@@ -453,7 +503,7 @@ pub(crate) mod tests {
         let names = ["a", "b", "c/d", "dangling/e"].map(|name| root.join("home").join(name));
         LATER.set(Duration::from_secs(3600));
         let footprint = noted(|| names.iter().for_each(|path| assert!(!is_folder(path)))).1.unwrap();
-        assert_eq!(footprint.absent.iter().map(|absent| absent.looks.len()).collect::<Vec<_>>(), [3]);
+        assert_eq!(footprint.folders.iter().map(|names| names.looks.len()).collect::<Vec<_>>(), [3]);
         assert!(footprint.holds());
         // Another name in the folder.
         std::fs::write(root.join("home/other"), "").unwrap();
@@ -469,11 +519,54 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn names_in_a_folder_cost_one_look_until_the_folder_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = &Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
+        std::fs::create_dir(root.join("a")).unwrap();
+        std::fs::write(root.join("b"), "").unwrap();
+        std::os::unix::fs::symlink("a", root.join("link")).unwrap();
+        LATER.set(Duration::from_secs(3600));
+        let names = ["a", "b", "link", "none", "none/deep"].map(|name| root.join(name));
+        let (_, footprint) = noted(|| {
+            names.iter().for_each(|path| _ = name(path));
+            is_folder(&names[0])
+        });
+        let footprint = footprint.unwrap();
+        let looks = || {
+            LOOKS.set(0);
+            assert!(footprint.holds());
+            LOOKS.get()
+        };
+        assert_eq!((looks(), looks()), (6, 1));
+        std::fs::write(root.join("other"), "").unwrap();
+        touch(root);
+        assert_eq!((looks(), looks()), (6, 1));
+        std::fs::remove_file(root.join("b")).unwrap();
+        std::fs::create_dir(root.join("b")).unwrap();
+        touch(root);
+        assert!(!footprint.holds() && !footprint.holds());
+        LATER.set(Duration::ZERO);
+    }
+
+    #[test]
+    fn nothing_is_kept_where_a_folder_changed_after_something_was_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = &Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
+        LATER.set(Duration::from_secs(3600));
+        let remembered = || note_remembered(root.as_std_path(), stamp(root.as_std_path()));
+        assert!(noted(remembered).1.is_some());
+        assert!(noted(|| (remembered(), touch(root))).1.is_none());
+        assert!(noted(|| note_remembered(root.as_std_path(), None)).1.is_none());
+        LATER.set(Duration::ZERO);
+    }
+
+    #[test]
     fn nothing_is_kept_of_an_answer_that_is_spoiled() {
         let root = Utf8Path::new("/");
         assert!(noted(|| is_folder(root)).1.is_some());
         assert!(noted(|| (is_folder(root), spoil())).1.is_none());
         let (_, footprint) = noted(|| unnoted(|| (is_folder(root), spoil())));
-        assert_eq!(footprint.unwrap().looks.len(), 0);
+        let footprint = footprint.unwrap();
+        assert_eq!((footprint.looks.len(), footprint.folders.len()), (0, 0));
     }
 }

@@ -295,13 +295,14 @@ impl SandboxMaker {
     }
 
     /// Whether [`SandboxMaker::tidy`] has something to look at.
-    pub fn has_to_tidy(&self) -> bool {
-        !self.planted.watched().is_empty()
+    pub fn has_to_tidy(&self, around: &Around) -> bool {
+        !self.planted.watched().is_empty() || self.can_lose(around)
     }
 
-    /// Undoes what a command could do that the kernel does not stop. Gives what a model should know of it.
-    pub fn tidy(&self) -> Option<String> {
-        self.set_aside(false)
+    /// Undoes what a command could do that the kernel does not stop. Gives what a model should know of it, and of what is
+    /// lost at the end.
+    pub fn tidy(&self, around: &Around, seen: &Intent) -> Vec<String> {
+        self.set_aside(false).into_iter().chain(self.lost_beside(around, seen)).collect()
     }
 
     fn set_aside(&self, is_last: bool) -> Option<String> {

@@ -17,9 +17,7 @@ use crate::audit;
 use crate::bounds;
 use crate::egress::Pass;
 use crate::journal::JournalLost;
-use crate::sandbox::{
-    Compiled, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, Wanted, hints, hints::is_temporary, may_tell,
-};
+use crate::sandbox::{Compiled, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, Wanted, hints, may_tell};
 
 /// Runs a call in its sandbox. A command that the sandbox kept from something says so.
 pub(super) async fn sandboxed(
@@ -58,8 +56,7 @@ async fn confined_run(
     let mut output = work.run(bench, confined.as_ref()).await;
     let Some(mut confined) = confined else { return Ok((output, None)) };
     remove_unwritten(std::mem::take(&mut confined.made)).await;
-    tidy(bench, &mut output).await;
-    tell_what_is_lost(bench, leave, &mut output).await;
+    tidy(bench, leave, &mut output).await;
     confined.explain_failures(&mut output);
     let Findings { hints, refused } = confined.look(bench, work, &output, leave, profile).await;
     for hint in hints {
@@ -116,25 +113,15 @@ fn may_ask(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, remedy: R
     answered && !matches!(mode, Mode::Plan | Mode::DontAsk | Mode::BypassPermissions)
 }
 
-/// Undoes what the kernel could not stop, beside the runtime.
-async fn tidy(bench: &Bench<'_>, output: &mut ToolOutput) {
-    let Some(maker) = bench.ports.equipment.sandbox.clone().filter(|maker| maker.has_to_tidy()) else {
+/// Undoes what the kernel could not stop, and says what of that and of what is lost a model should know, beside the runtime.
+async fn tidy(bench: &Bench<'_>, leave: &Leave, output: &mut ToolOutput) {
+    let around = &leave.policy.around;
+    let Some(maker) = bench.ports.equipment.sandbox.clone().filter(|maker| maker.has_to_tidy(around)) else {
         return;
     };
-    let tidied = tokio::task::spawn_blocking(move || maker.tidy()).await;
-    if let Ok(Some(text)) = tidied {
-        output.content = ToolContent::Text(format!("{}\n[{text}]", output.content.text()));
-    }
-}
-
-/// Says once what commands have made beside the project that is gone at the end, beside the runtime.
-async fn tell_what_is_lost(bench: &Bench<'_>, leave: &Leave, output: &mut ToolOutput) {
-    let around = leave.policy.around.clone();
-    let in_tmp = around.places().any(is_temporary);
-    let Some(maker) = bench.ports.equipment.sandbox.clone().filter(|_| in_tmp) else { return };
-    let seen = leave.seen.clone();
-    let lost = tokio::task::spawn_blocking(move || maker.lost_beside(&around, &seen)).await;
-    if let Ok(Some(text)) = lost {
+    let (around, seen) = (around.clone(), leave.seen.clone());
+    let texts = tokio::task::spawn_blocking(move || maker.tidy(&around, &seen)).await;
+    for text in texts.unwrap_or_default() {
         output.content = ToolContent::Text(format!("{}\n[{text}]", output.content.text()));
     }
 }

@@ -16,11 +16,17 @@ use crate::permission::{Around, is_inside};
 pub(super) struct Told(AtomicBool);
 
 impl SandboxMaker {
+    /// Whether commands could make something there, and nobody was told of it yet.
+    pub(super) fn can_lose(&self, around: &Around) -> bool {
+        !self.told_beside.0.load(Ordering::Relaxed)
+            && around.places().any(|place| below_temporary(place).is_some())
+    }
+
     /// What commands have made beside the project that nothing else sees, if nobody was told of it yet.
-    pub fn lost_beside(&self, around: &Around, seen: &Intent) -> Option<String> {
+    pub(super) fn lost_beside(&self, around: &Around, seen: &Intent) -> Option<String> {
         let mut projects =
             around.places().filter_map(|place| Some((place.parent()?, below_temporary(place)?)));
-        let (above, below) = projects.next().filter(|_| !self.told_beside.0.load(Ordering::Relaxed))?;
+        let (above, below) = projects.next().filter(|_| self.can_lose(around))?;
         let private = self.made_temporary()?;
         let lost = |path: &Utf8PathBuf| {
             let own =

@@ -1,7 +1,7 @@
 //! What is on the way of paths that are looked up for every command. Takes paths, gives whether something is there and
 //! where links lead, from memory as long as the folder that it lies in has not changed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -30,9 +30,8 @@ struct Memory {
     command: u64,
     /// All that is remembered; the first is the root.
     nodes: Vec<Node>,
-    /// While an answer is found that is to be kept: the folders that were looked into, as they were then; none if it cannot
-    /// be kept.
-    noted: Option<HashMap<usize, (PathBuf, Stamp)>>,
+    /// While an answer is found that is to be kept; none if it cannot be kept.
+    noted: Option<Noted>,
     kept: Vec<Kept>,
     /// How much later it is than the clock says, in tests.
     later: Duration,
@@ -43,8 +42,16 @@ struct Memory {
 struct Kept {
     list: Vec<Utf8PathBuf>,
     places: Arc<[Utf8PathBuf]>,
-    /// The folders that tell it, by their nodes.
-    folders: Vec<(usize, PathBuf, Stamp)>,
+    from: Noted,
+}
+
+/// What an answer depends on.
+#[derive(Debug, Default)]
+struct Noted {
+    /// The folders that were looked into, by their nodes, as they were then.
+    folders: HashMap<usize, (PathBuf, Stamp)>,
+    /// The names that were looked up in them.
+    names: HashSet<PathBuf>,
 }
 
 /// So many lists are remembered: those of the settings.
@@ -99,7 +106,7 @@ impl KeptGround {
             return places;
         }
         let _noting = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
-        self.memory().noted = Some(HashMap::new());
+        self.memory().noted = Some(Noted::default());
         let places = list.iter().map(|path| trails.place(path));
         let places: Arc<[Utf8PathBuf]> = places.filter(|place| self.exists(place.as_std_path())).collect();
         self.memory().keep(list, &places);
@@ -139,24 +146,24 @@ impl Memory {
     fn kept(&mut self, list: &[Utf8PathBuf]) -> Option<Arc<[Utf8PathBuf]>> {
         let at = self.kept.iter().position(|kept| kept.list == list)?;
         let kept = self.kept.remove(at);
-        for (node, path, stamp) in &kept.folders {
+        for (node, (path, stamp)) in &kept.from.folders {
             self.check(*node, path.as_os_str().as_bytes());
             if self.nodes[*node].stamp.as_ref() != Some(stamp) {
                 return None;
             }
         }
+        kept.from.names.iter().for_each(|path| footprint::note_name(path));
         let places = Arc::clone(&kept.places);
         self.kept.push(kept);
         Some(places)
     }
 
     fn keep(&mut self, list: &[Utf8PathBuf], places: &Arc<[Utf8PathBuf]>) {
-        let Some(noted) = self.noted.take() else { return };
-        let folders = noted.into_iter().map(|(node, (path, stamp))| (node, path, stamp)).collect();
+        let Some(from) = self.noted.take() else { return };
         if self.kept.len() >= MOST_LISTS {
             self.kept.remove(0);
         }
-        self.kept.push(Kept { list: list.to_vec(), places: Arc::clone(places), folders });
+        self.kept.push(Kept { list: list.to_vec(), places: Arc::clone(places), from });
     }
 
     fn find(&mut self, path: &Path) -> Found {
@@ -189,10 +196,16 @@ impl Memory {
             // Both lie in the same text.
             let begin = name.as_ptr().addr() - text.as_ptr().addr();
             self.check(at, &text[..begin]);
-            let name = OsStr::from_bytes(name);
+            let (name, path) = (OsStr::from_bytes(name), OsStr::from_bytes(&text[..begin + name.len()]));
+            if let Some(noted) = &mut self.noted {
+                noted.names.insert(PathBuf::from(path));
+            }
             at = match self.nodes[at].names.get(name) {
-                Some(known) => *known,
-                None => self.add(at, name, look(Path::new(OsStr::from_bytes(&text[..begin + name.len()])))),
+                Some(known) => {
+                    footprint::note_name(Path::new(path));
+                    *known
+                }
+                None => self.add(at, name, look(Path::new(path))),
             };
         }
         Way::To(at)
@@ -219,10 +232,10 @@ impl Memory {
             folder.stamp = stamp;
             folder.command = self.command;
         }
-        footprint::note_stamp(path, folder.stamp);
+        footprint::note_remembered(path, folder.stamp);
         if let Some(noted) = &mut self.noted {
             match folder.stamp {
-                Some(stamp) => _ = noted.entry(at).or_insert_with(|| (path.to_owned(), stamp)),
+                Some(stamp) => _ = noted.folders.entry(at).or_insert_with(|| (path.to_owned(), stamp)),
                 None => self.noted = None,
             }
         }

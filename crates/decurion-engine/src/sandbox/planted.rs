@@ -490,16 +490,17 @@ impl Planted {
         let Some((found, is_due, git_is_due, within_is_due)) = known else { return Moved::default() };
         let mut moved = Moved::default();
         self.set_repositories_aside(folder, &found, &mut moved);
+        let folders = places::git_folders(folder);
         if within_is_due {
             let began = Instant::now();
             // Git would still know new repositories where they are.
-            found.set_within_aside(&places::git_folders(folder), &mut moved);
+            found.set_within_aside(&folders, &mut moved);
             if let Some(watched) = self.all().get_mut(folder) {
                 watched.looked_within = Look::since(began);
             }
         }
-        let own = places::git_folders(folder).pop();
-        if let Some(git) = &own {
+        let own = folders.last();
+        if let Some(git) = own {
             let began = Instant::now();
             let depth = if git_is_due { Depth::Whole } else { Depth::Top };
             found.set_files_aside(git, depth, &mut moved);
@@ -509,7 +510,7 @@ impl Planted {
         }
         if is_due || self.has_unnamed_nested(folder) {
             let began = Instant::now();
-            let repositories = found.set_all_aside(own.as_deref(), is_last, &mut moved);
+            let repositories = found.set_all_aside(own.map(Utf8PathBuf::as_path), is_last, &mut moved);
             if let Some(watched) = self.all().get_mut(folder) {
                 (watched.looked, watched.repositories) = (Look::since(began), repositories);
             }
