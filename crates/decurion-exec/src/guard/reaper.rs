@@ -543,8 +543,6 @@ impl Walls<'_> {
 /// What a sandboxed command's process does to itself just before it becomes the program.
 pub(super) struct Confinement {
     ruleset: Option<OwnedFd>,
-    /// Whether the IPC namespace of the session is to be left: bubblewrap has done so, and Landlock alone cannot.
-    unshares_ipc: bool,
 }
 
 impl Confinement {
@@ -557,16 +555,12 @@ impl Confinement {
         if ruleset.is_none() && form == Form::Landlock {
             return Err((Stage::Restrictions, libc::EOPNOTSUPP));
         }
-        Ok(Self { ruleset, unshares_ipc: form == Form::Namespaces })
+        Ok(Self { ruleset })
     }
 
     /// Between fork and exec: only system calls.
     pub fn apply(&self) -> Result<(), i32> {
         let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
-        if self.unshares_ipc {
-            // Otherwise what it shares by number or name would be there for the next command, which may do more.
-            kernel::unshare(libc::CLONE_NEWIPC).map_err(number)?;
-        }
         enter::drop_capabilities().map_err(Errno::raw_os_error)?;
         // Not once for all commands, like the filter: a command in the domain of its reaper could end it.
         self.ruleset.as_ref().map_or(Ok(()), |ruleset| kernel::restrict(ruleset.as_fd())).map_err(number)
@@ -666,6 +660,8 @@ impl Watch<'_> {
             && self.status.is_some()
             && only_children_stir(&self.own.signals)
             && Standing::now() == self.own.standing
+            // It goes with its namespace, and that with us.
+            && !(self.alone && sys::has_shared_by_number())
     }
 
     fn watch(&mut self) -> Over {

@@ -155,8 +155,11 @@ fn usable_devices() -> Vec<(&'static CStr, OwnedFd)> {
     DEVICES.iter().filter_map(copy).collect()
 }
 
-/// Gives a command's new namespaces what is not shared with other commands: a view of its processes, and terminals.
+/// Gives the commands of a sandbox what they do not share with those of other sandboxes, which may do more: a view of their
+/// processes, terminals, and what is shared by number or name.
 pub(crate) fn give_own() -> io::Result<()> {
+    // Once for a sandbox and not for each command: to make and end one costs as much as to start and end a process.
+    kernel::unshare(libc::CLONE_NEWIPC)?;
     // Without terminals a command can do most of its work: those of the machine cannot be opened.
     let _ = attach_terminals();
     show_own_processes()
