@@ -41,6 +41,7 @@ fn main() -> ExitCode {
     }
     // Before anything is started that could look, and while there is one thread.
     private::hide_variables(&|name, _| is_secret_name(&name.to_string_lossy()));
+    decurion_exec::keep_freed_memory();
     decurion_exec::set_umask_077();
     decurion_exec::raise_file_limit();
     decurion_exec::adopt_orphans();

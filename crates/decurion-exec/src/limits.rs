@@ -28,6 +28,13 @@ pub fn raise_file_limit() -> Option<u64> {
     limit.current
 }
 
+/// Keeps so much freed memory at hand instead of giving it back at once: each request and each answer takes some, and the
+/// kernel has to clear what it gives anew.
+pub fn keep_freed_memory() {
+    const BYTES: i32 = 1 << 20;
+    crate::sys::keep_freed_memory(BYTES);
+}
+
 /// From now on Decurion's own files are for the user alone. Commands still get the old mask.
 pub fn set_umask_077() {
     let old = rustix::process::umask(Mode::from_raw_mode(0o077));

@@ -168,6 +168,19 @@ impl Standing {
     }
 }
 
+/// How many freed bytes the allocator keeps at the end of its memory, and from which size on it has the kernel map a piece.
+/// Does nothing where the allocator is not that of glibc.
+pub(crate) fn keep_freed_memory(bytes: c_int) {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes numbers, and changes nothing that was allocated.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, bytes);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, bytes);
+    }
+    #[cfg(not(target_env = "gnu"))]
+    let _ = bytes;
+}
+
 /// Whether there is memory, a semaphore or a message queue of System V in this IPC namespace. These stay when the process
 /// that made them ends.
 pub(crate) fn has_shared_by_number() -> bool {
