@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime};
 use camino::{Utf8DirEntry, Utf8Path, Utf8PathBuf};
 
 /// What was changed this shortly before it was looked at may have been changed again since, at the same time by its file
-/// system's clock. Linux moves that clock on at least every 10 ms.
-const UNSURE: Duration = Duration::from_millis(100);
+/// system's clock. Linux moves that clock on at least every 10 ms; this is three times as much.
+const UNSURE: Duration = Duration::from_millis(30);
 /// The same for file systems that keep whole seconds, or even ones.
 const UNSURE_OF_SECONDS: Duration = Duration::from_secs(3);
 

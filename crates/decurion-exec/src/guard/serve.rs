@@ -22,9 +22,13 @@ use crate::sandbox::enter::{self, Base};
 use crate::sandbox::kernel;
 use crate::{sys, wire};
 
-/// How many reapers may be used again. More than that end with their first command, so that a crowd of
-/// commands leaves no crowd of idle reapers.
-const MOST_KEPT: usize = 8;
+/// How many reapers may be used again. More than that end with their first command.
+const MOST_KEPT: usize = 64;
+/// How many of them stay when nothing has happened for a while, so that a crowd of commands leaves no crowd of idle reapers.
+const MOST_RESTING: usize = 8;
+/// After so long; where the others still work then, after twice as long, and so on.
+const REST: Duration = Duration::from_secs(2);
+const LONGEST_REST: Duration = Duration::from_secs(60);
 /// How long the guard tries to end what is below it once Decurion is gone.
 const LAST_EFFORT: Duration = Duration::from_secs(10);
 /// How much of that time the reapers have to end what is theirs.
@@ -58,6 +62,8 @@ struct Server {
     reapers: Vec<Reaper>,
     /// While orphans of a reaper that was killed are left, which are ours to end: when to look again.
     orphans: Option<Duration>,
+    /// How long nothing has to happen before idle reapers are let go.
+    rest: Duration,
     /// The namespaces it lives in, for the guard of sandboxed commands.
     namespaces: Option<Base>,
     /// What commands may use.
@@ -140,12 +146,19 @@ impl Server {
         let processes = if groups.is_some() { None } else { meter::user_s_processes(bounds) };
         let rank = rise_above_commands(processes);
         let reapers = Vec::new();
-        Some(Self { socket, signals, returned, reapers, orphans: None, namespaces, bounds, groups, rank })
+        let (orphans, rest) = (None, REST);
+        Some(Self { socket, signals, returned, reapers, orphans, rest, namespaces, bounds, groups, rank })
     }
 
     fn run(mut self) -> i32 {
         loop {
             let (asked, signalled, returned) = self.wait();
+            if asked || signalled || returned {
+                self.rest = REST;
+            } else {
+                self.thin_out();
+                self.rest = (self.rest * 2).min(LONGEST_REST);
+            }
             if signalled && self.take_signals() {
                 break;
             }
@@ -167,7 +180,8 @@ impl Server {
         let mut fds =
             [&self.socket, &self.signals, &self.returned.0].map(|fd| PollFd::new(fd, PollFlags::IN));
         // Orphans that resist are looked at again, without keeping new work waiting.
-        let pause = self.orphans.map(timespec);
+        let rest = (self.kept() > MOST_RESTING).then_some(self.rest);
+        let pause = self.orphans.or(rest).map(timespec);
         if poll(&mut fds, pause.as_ref()).is_err() {
             return (false, true, false);
         }
@@ -293,13 +307,23 @@ impl Server {
         None
     }
 
-    /// Whether another reaper may be used again. Where as many are kept as may be, the first idle one is let go: that which
-    /// was given its last command before the others.
+    /// How many reapers may be used again.
+    fn kept(&self) -> usize {
+        self.reapers.iter().filter(|reaper| reaper.link.is_some()).count()
+    }
+
+    /// Whether another reaper may be used again. Where as many are kept as may be, an idle one is let go.
     fn makes_room(&mut self) -> bool {
-        let kept = self.reapers.iter().filter(|reaper| reaper.link.is_some()).count();
-        if kept < MOST_KEPT {
-            return true;
-        }
+        self.kept() < MOST_KEPT || self.let_go()
+    }
+
+    /// Lets idle reapers go that are more than those that stay.
+    fn thin_out(&mut self) {
+        while self.kept() > MOST_RESTING && self.let_go() {}
+    }
+
+    /// Lets the first idle reaper go: that which was given its last command before the others. `false` if none is idle.
+    fn let_go(&mut self) -> bool {
         let idle = self.reapers.iter_mut().find_map(|reaper| reaper.take_offer().then_some(reaper));
         idle.is_some_and(|idle| idle.link.take().is_some())
     }
@@ -409,6 +433,7 @@ mod tests {
             returned: pair().unwrap(),
             reapers,
             orphans: None,
+            rest: REST,
             namespaces: None,
             bounds: Bounds::of_machine(),
             groups: None,
@@ -466,5 +491,8 @@ mod tests {
         // With one fewer than may be kept nobody goes.
         assert!(server.makes_room());
         assert_eq!(kept(&server).len(), MOST_KEPT - 1);
+        // Those that work stay, and the latest of the others.
+        server.thin_out();
+        assert_eq!(kept(&server), [&all[..2], &all[MOST_KEPT + 2 - MOST_RESTING..]].concat());
     }
 }
