@@ -113,6 +113,20 @@ pub fn watch(pids: &[Pid]) -> Vec<OwnedFd> {
     pids.iter().filter_map(|pid| pidfd_open(*pid, PidfdFlags::empty()).ok()).collect()
 }
 
+/// Waits until so many of them have ended, and gives the others.
+pub fn wait_for_some_ends(mut watches: Vec<OwnedFd>, count: usize) -> Vec<OwnedFd> {
+    let left = watches.len() - count;
+    while watches.len() > left {
+        let limit = Timespec { tv_sec: HANG.as_secs().cast_signed(), tv_nsec: 0 };
+        let mut fds: Vec<_> = watches.iter().map(|watch| PollFd::new(watch, PollFlags::IN)).collect();
+        assert_ne!(poll(&mut fds, Some(&limit)).unwrap(), 0, "too few processes ended");
+        let mut ended = fds.iter().map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>().into_iter();
+        watches.retain(|_| !ended.next().unwrap());
+    }
+    assert_eq!(watches.len(), left, "too many processes ended");
+    watches
+}
+
 /// Waits until all of them have ended.
 pub fn wait_for_ends(watches: &[OwnedFd]) {
     for watch in watches {
