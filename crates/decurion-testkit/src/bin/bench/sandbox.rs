@@ -153,8 +153,8 @@ impl Way {
         let exit = process.collect(&mut capture, None, |_| {}).await;
         let output = capture.finish().head;
         ensure!(exit.success(), "bash failed: {exit:?} {}", String::from_utf8_lossy(&output));
-        if let Some((maker, _)) = &self.sandbox {
-            maker.tidy();
+        if let Some((maker, policy)) = &self.sandbox {
+            maker.tidy(&policy.around, &Intent::titled("true"));
         }
         Ok(())
     }
