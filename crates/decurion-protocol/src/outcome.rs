@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Limits;
+
 /// The ending of a run or task. `Completed` cannot be built without its report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
@@ -104,4 +106,20 @@ impl Outcome {
             _ => "failed",
         }
     }
+}
+
+/// Which limit stopped a run, for people; with the amount where that is known.
+pub fn limit_reached(budget: &str, limits: &Limits) -> String {
+    let (what, amount) = match budget {
+        "turns" => ("turn limit reached", limits.turns.map(|turns| turns.to_string())),
+        "money" => (
+            "budget exhausted",
+            Some(limits.money.map_or("money".to_owned(), |money| format!("${}", money.dollars()))),
+        ),
+        "tokens" => ("token budget exhausted", limits.tokens.map(|tokens| tokens.to_string())),
+        "time" => ("time limit reached", limits.seconds.map(|seconds| format!("{seconds} s"))),
+        "spawns" => ("limit of sub-agents reached", limits.spawns.map(|spawns| spawns.to_string())),
+        other => ("budget exhausted", Some(other.to_owned())),
+    };
+    amount.map_or_else(|| what.to_owned(), |amount| format!("{what} ({amount})"))
 }

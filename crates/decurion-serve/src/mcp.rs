@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use decurion_protocol::outcome::limit_reached;
 use decurion_protocol::{
-    Block, Command, CommandSender, Event, Link, Outcome, Place, Reply, Request, RequestId, SessionRequest,
+    Block, Command, CommandSender, Event, Limits, Link, Outcome, Place, Reply, Request, RequestId,
+    SessionRequest,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -422,7 +424,7 @@ fn tell_worktree(outcome: &mut Outcome, kept: &Value) {
         Outcome::Killed { by } => by,
         Outcome::Lost => return,
     };
-    told.push_str(&format!("\n\nThe work is in a checkout of its own: {path} on {branch}: {left}"));
+    told.push_str(&format!("\n\nThe work is in a separate checkout: {path} on {branch}: {left}"));
 }
 
 /// An ending as the caller reads it, and whether it is a failure.
@@ -433,10 +435,10 @@ fn told(outcome: &Outcome) -> (String, bool) {
         Outcome::Killed { by } => (format!("stopped by {by}"), true),
         Outcome::Stalled { waiting_for } => (format!("stalled: {waiting_for}"), true),
         Outcome::OutOfBudget { budget, partial } => {
-            (format!("the budget is used up ({budget}). So far: {partial}"), true)
+            (format!("{}. So far: {partial}", limit_reached(budget, &Limits::default())), true)
         }
         Outcome::Denied { reason, partial } => (format!("denied: {reason}. So far: {partial}"), true),
-        Outcome::Lost => ("its end was not seen".to_owned(), true),
+        Outcome::Lost => ("its process died before it ended".to_owned(), true),
     }
 }
 

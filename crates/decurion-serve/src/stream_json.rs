@@ -892,21 +892,19 @@ impl<'a> Ending<'a> {
             Outcome::Killed { by } if kind == Some(ending::HOOK) => failed("hook_stopped", by),
             Outcome::Killed { by } if asked => failed("aborted_streaming", by),
             Outcome::Killed { by } => failed("aborted_tools", by),
-            Outcome::Lost => failed("turn_setup_failed", "the end of the run was not seen"),
+            Outcome::Lost => {
+                failed("turn_setup_failed", "the run was lost: its process died before it ended")
+            }
             Outcome::Denied { reason, partial } => {
                 Self { result: Some(partial), ..failed("permission_denied", reason) }
             }
             Outcome::OutOfBudget { budget, .. } => match budget.as_str() {
-                "turns" => Self {
-                    subtype: "error_max_turns",
-                    ..failed("max_turns", "the limit of turns was reached")
-                },
-                "money" => Self {
-                    subtype: "error_max_budget_usd",
-                    ..failed("budget_exhausted", "the money budget is used up")
-                },
-                "tokens" => failed("budget_exhausted", "the token budget is used up"),
-                _ => failed("budget_exhausted", "the time budget is used up"),
+                "turns" => Self { subtype: "error_max_turns", ..failed("max_turns", "turn limit reached") },
+                "money" => {
+                    Self { subtype: "error_max_budget_usd", ..failed("budget_exhausted", "budget exhausted") }
+                }
+                "tokens" => failed("budget_exhausted", "token budget exhausted"),
+                _ => failed("budget_exhausted", "time limit reached"),
             },
         }
     }

@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use decurion_protocol::outcome::limit_reached;
 use decurion_protocol::{
-    Activity, AgentId, Attention, Block, CallId, EndingId, Message, Outcome, RunId, TaskId, TaskKind,
+    Activity, AgentId, Attention, Block, CallId, EndingId, Limits, Message, Outcome, RunId, TaskId, TaskKind,
     TaskProgress, TaskRecord, TaskState, Totals,
 };
 use jiff::Timestamp;
@@ -388,9 +389,9 @@ fn error_of(outcome: &Outcome) -> Option<String> {
         Outcome::Completed { .. } | Outcome::Killed { .. } => None,
         Outcome::Failed { error } => Some(error.clone()),
         Outcome::Stalled { waiting_for } => Some(format!("no progress: {waiting_for}")),
-        Outcome::OutOfBudget { budget, .. } => Some(format!("its budget is used up: {budget}")),
+        Outcome::OutOfBudget { budget, .. } => Some(limit_reached(budget, &Limits::default())),
         Outcome::Denied { reason, .. } => Some(format!("denied: {reason}")),
-        Outcome::Lost => Some("its process is gone and its end was not seen".to_owned()),
+        Outcome::Lost => Some("its process died before it ended".to_owned()),
     }
 }
 

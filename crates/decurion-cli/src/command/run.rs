@@ -15,30 +15,31 @@ use decurion_engine::prompt::MAIN_PROMPT;
 use decurion_engine::{Definitions as _, Engine, Library, child};
 use decurion_exec::Form;
 use decurion_exec::keeper::Leash;
+use decurion_protocol::outcome::limit_reached;
 use decurion_protocol::{
-    AgentDefinition, AgentSource, Block, Command, Limits, LineId, Link, Mode, Money, Outcome, Persistence,
-    Place, ResumeAt, SessionId, SessionRequest, Skill, SkillKind, Start, Thinking, ToolSelection,
+    AgentDefinition, AgentSource, Block, Command, Limits, Link, Mode, Outcome, Place, SessionRequest, Skill,
+    SkillKind, ToolSelection,
 };
 use decurion_serve::socket::{Door, Listener, LiveSessions, listen};
 use decurion_serve::{
     Facts, Finish, Format, Headless, Host, HostAgent, HostCommand, Initialize, Input, Lines, Listed,
     ListedPlugin, Patience, Progress, Signal, StreamJson, WantedPlugin,
 };
-use decurion_tui::form::Tone;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::interact::first::{self, Begin, Set, Why};
+use super::interact::first::{self, Begin, Why};
 use super::interact::form;
-use super::interact::{After, Left, LogIn, Surroundings, is_dumb};
-use super::sessions::named;
 use super::startable::{Trouble, models_of, startable};
-use crate::args::{InputFormat, OutputFormat, PermissionPrompts, RunArgs};
+use crate::args::{InputFormat, OutputFormat, RunArgs};
 use crate::known::CommandLine;
 use crate::library::Shelf;
 use crate::report::{FAILED, Failure, note, visible};
 use crate::{crash, debug_log, definitions, screen, servers, wire};
+
+mod conversation;
+mod request;
 
 /// The longest prompt taken from standard input.
 const MOST_INPUT: u64 = 16 << 20;
@@ -75,7 +76,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         if let Some(at) = &args.panic_at {
             decurion_tui::fuse::lay(at).map_err(|reason| Failure::usage(format!("--panic-at: {reason}")))?;
         }
-        return converse(args, prompt, (loaded, ignored), &environment, leash);
+        return conversation::hold(args, prompt, (loaded, ignored), &environment, leash);
     }
     let finish = block_on(async {
         let (input, wanted) = if hosted { greeted(patience(args, &environment)).await } else { (None, None) };
@@ -87,92 +88,11 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         }
         finish
     })??;
-    Ok(conclude(&finish, args.output_format))
+    Ok(conclude(&finish, args.output_format, &request::limits(args, &loaded)?))
 }
 
 /// The settings, and the variables that are no settings this time.
 type Decided = (Arc<Loaded>, Vec<&'static str>);
-
-/// Holds a conversation at the terminal. Where a provider is set up in its middle, all is decided anew for what comes then.
-fn converse(
-    args: &RunArgs,
-    mut prompt: Option<String>,
-    (mut loaded, mut ignored): Decided,
-    environment: &Environment,
-    leash: Option<Leash>,
-) -> Result<u8, Failure> {
-    let plain = args.plain || is_dumb(environment);
-    let (mut args, mut left) = (args.clone(), Left::default());
-    loop {
-        let after = block_on(async {
-            let session = Prepared { args: &args, loaded: &loaded, environment, wanted: None };
-            let (answer, engine) = Box::pin(session.prepare(prompt.take(), None)).await?;
-            let around = Surroundings { loaded: &loaded, environment, plain, leash };
-            let left = std::mem::take(&mut left);
-            Box::pin(super::interact::run(answer, Arc::new(engine), around, left)).await
-        })??;
-        let wished = match after {
-            After::End(code) => return Ok(code),
-            After::LogIn(wished) => *wished,
-        };
-        let set = log_in(&loaded, environment, plain, leash.is_some())?;
-        if let Some(set) = &set {
-            ignored = decurion_config::overriding(environment, &set.provider);
-        }
-        left.words = Some(match &set {
-            Some(set) => format!("{} answers from here on", visible(&set.model)),
-            None => "nothing was changed".to_owned(),
-        });
-        left.is_above = wished.session.is_some();
-        args = following_login(&args, &wished, set);
-        left.draft = wished.next.draft;
-        loaded = load(&args, loaded.paths.cwd.clone(), environment, &mut ignored)?;
-    }
-}
-
-/// Asks for another provider, in the middle of a conversation; none if nothing was changed.
-fn log_in(
-    loaded: &Loaded,
-    environment: &Environment,
-    plain: bool,
-    kept: bool,
-) -> Result<Option<Set>, Failure> {
-    let around = (&loaded.paths, environment);
-    let begin = block_on(async {
-        let signals = super::interact::signals(kept)
-            .map_err(|error| Failure::failed(format!("no signals: {error}")))?;
-        let mut form = form::Form::take(environment, plain, Some(signals))?;
-        form.say(Tone::Plain, "")?;
-        let why = Why::Wished(loaded.settings.model.as_deref());
-        let asked = first::choose(&mut form, around, loaded.providers.candidates(), why).await;
-        form.end().await?;
-        asked
-    })??;
-    Ok(match begin {
-        Begin::Use(set) => Some(set),
-        _ => None,
-    })
-}
-
-/// The arguments with which a conversation begins anew after that.
-fn following_login(before: &RunArgs, wished: &LogIn, set: Option<Set>) -> RunArgs {
-    let mut args = before.clone();
-    args.model = match (set, wished.session) {
-        (Some(set), _) => Some(set.model),
-        // It has its model on record.
-        (None, Some(_)) => None,
-        (None, None) => wished.next.model.clone().or(args.model),
-    };
-    args.resume = wished.session.map(|session| session.to_string());
-    (args.r#continue, args.fork_session) = (false, false);
-    (args.session_id, args.worktree) = (None, None);
-    (args.resume_session_at, args.resume_drops_turn) = (None, None);
-    // Whoever has started the program without checks may choose that later too.
-    args.sdk.allow_dangerously_skip_permissions |= args.dangerously_skip_permissions;
-    args.dangerously_skip_permissions = false;
-    args.permission_mode = Some(wished.next.mode.name().to_owned());
-    args
-}
 
 /// What the settings and flags come to before anyone is asked for more; and the prompt where there is one.
 fn decide(
@@ -191,9 +111,9 @@ fn decide(
     announce(&loaded);
     if let Some(flag) = args.sdk.unlockable() {
         return Err(Failure::usage(format!(
-            "{flag} cannot be heeded in this version, and is not passed over: it restricts"
+            "{flag} is not supported; refusing to start, because ignoring it would loosen a restriction"
         ))
-        .hint("put what it forbids into the managed settings file, or leave the option out"));
+        .hint("put the restriction into the managed settings file, or leave the option out"));
     }
     check_rules(&loaded)?;
     check_sandbox(&loaded)?;
@@ -408,8 +328,13 @@ impl Prepared<'_> {
             }
             (prompt, None) => Work::Asked(work(&begun(prompt.unwrap_or_default(), initial))),
         };
-        let mut request =
-            session_request(args, loaded, main.as_deref(), wanted, sdk(environment).unwrap_or("cli"))?;
+        let mut request = request::session_request(
+            args,
+            loaded,
+            main.as_deref(),
+            wanted,
+            sdk(environment).unwrap_or("cli"),
+        )?;
         request.checkpoints = matches!(work, Work::Interactive(_))
             || is_on(environment, "CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING");
         equip(&mut request, &*shelf);
@@ -599,7 +524,7 @@ impl Answer {
         let headless = Headless { link, format: self.format, stream, out, progress: self.progress };
         let finish = match self.work {
             Work::Asked(work) => headless.answer(work, &mut signals).await,
-            Work::Interactive(_) => return Err(Failure::failed("this session has a terminal of its own")),
+            Work::Interactive(_) => return Err(Failure::failed("this session is shown at a terminal")),
             Work::Hosted { input, greeted } => {
                 let (agents, mut commands) = (host_agents(&self.agents), host_commands(&self.skills));
                 commands.extend(self.prompts.iter().flat_map(servers::Prompts::commands));
@@ -702,7 +627,7 @@ pub fn open_door(state: &Utf8Path, cwd: Utf8PathBuf, link: &Link) -> Option<List
     match listen(&path, door) {
         Ok(listener) => Some(listener),
         Err(error) => {
-            tracing::warn!(%error, %path, "no door for other terminals");
+            tracing::warn!(%error, %path, "no control socket for other terminals");
             None
         }
     }
@@ -762,7 +687,7 @@ pub fn heard<Meaning: Copy + Send + 'static>(
 }
 
 /// Says how it ended where the answer does not, and gives the exit code.
-pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
+pub fn conclude(finish: &Finish, format: OutputFormat, limits: &Limits) -> u8 {
     if let (Some(kept), OutputFormat::Text) = (&finish.worktree, format) {
         note(format!("the session's worktree is kept: {} on {}: {}", kept.path, kept.branch, kept.left));
     }
@@ -778,14 +703,14 @@ pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
             Outcome::Failed { error } => note(error),
             Outcome::Killed { by } => note(format!("stopped by {by}")),
             Outcome::Stalled { waiting_for } => note(format!("stalled: {waiting_for}")),
-            Outcome::OutOfBudget { budget, .. } => note(budget_words(budget)),
+            Outcome::OutOfBudget { budget, .. } => note(limit_reached(budget, limits)),
             Outcome::Denied { reason, .. } => {
                 let reason = visible(reason);
                 note(format!(
                     "denied: {reason}\n  add rules with --allowedTools, or to permissions.allow in the settings"
                 ));
             }
-            Outcome::Lost => note("the end of the run was not seen"),
+            Outcome::Lost => note("the run was lost: its process died before it ended"),
         }
     }
     if let Some(error) = &finish.unwritten {
@@ -797,16 +722,6 @@ pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
         return 0;
     }
     finish.outcome.exit_code()
-}
-
-/// Which budget stopped the work, for people.
-fn budget_words(budget: &str) -> String {
-    match budget {
-        "turns" => "turn limit reached".to_owned(),
-        "money" => "budget exhausted: money".to_owned(),
-        "time" => "time limit reached".to_owned(),
-        other => format!("budget exhausted: {other}"),
-    }
 }
 
 fn load(
@@ -899,7 +814,7 @@ fn whole_prompt(argument: Option<String>) -> Result<String, Failure> {
         (None, None) => String::new(),
     };
     if prompt.trim().is_empty() {
-        return Err(Failure::usage("there is no prompt")
+        return Err(Failure::usage("no prompt given")
             .hint("give one as an argument or on standard input: decurion -p \"explain this project\""));
     }
     Ok(prompt)
@@ -940,115 +855,6 @@ fn work(prompt: &str) -> Command {
     }
 }
 
-fn session_request(
-    args: &RunArgs,
-    loaded: &Loaded,
-    main: Option<&AgentDefinition>,
-    wanted: Option<&Initialize>,
-    entrypoint: &str,
-) -> Result<SessionRequest, Failure> {
-    let cwd = loaded.paths.cwd.clone();
-    let wish = |text: fn(&Initialize) -> &Option<String>| wanted.and_then(|wanted| text(wanted).clone());
-    Ok(SessionRequest {
-        start: start(args, loaded)?,
-        worktree: args.worktree.clone(),
-        directories: Vec::new(),
-        definition: main.cloned().unwrap_or_else(main_definition),
-        system: match wish(|wanted| &wanted.system) {
-            Some(system) => Some(system),
-            None => text_or_file(args.system_prompt.as_ref(), args.system_prompt_file.as_deref())?,
-        },
-        append_system: match wish(|wanted| &wanted.append_system) {
-            Some(more) => Some(more),
-            None => {
-                text_or_file(args.append_system_prompt.as_ref(), args.append_system_prompt_file.as_deref())?
-            }
-        },
-        model: args.model.clone().or_else(|| main.and_then(own_model)),
-        fallback_model: args
-            .fallback_model
-            .clone()
-            .or_else(|| loaded.settings.fallback_model.first().cloned()),
-        thinking: thinking(args)?,
-        effort: effort(args)?,
-        // A mode that is asked for now, in the settings' word for it, is what a session that goes on is in then.
-        mode: match permission_mode(args)? {
-            Some(_) => Some(loaded.settings.permissions.default_mode),
-            None => main.and_then(|main| definitions::mode(main, loaded)),
-        },
-        allow: Vec::new(),
-        deny: Vec::new(),
-        tools: match (args.tools.as_deref(), main) {
-            (None, Some(main)) => main.tools.clone(),
-            (given, _) => tools(given),
-        }
-        .without(bare_names(&args.disallowed_tools)),
-        limits: limits(args, loaded)?,
-        output_schema: match (wanted.and_then(|wanted| wanted.json_schema.clone()), &args.json_schema) {
-            (Some(wanted), _) => Some(wanted),
-            (None, Some(given)) => Some(schema(given)?),
-            (None, None) => main.and_then(|main| main.equipment.output_schema.clone()),
-        },
-        answers: answers(args, wanted.is_some()),
-        permission_tool: args.permission_prompt_tool.clone().filter(|tool| tool != "stdio"),
-        checkpoints: false,
-        bypass: args.sdk.allow_dangerously_skip_permissions,
-        persistence: match (args.no_session_persistence, args.require_persistence) {
-            (true, _) => Persistence::Off,
-            (false, true) => Persistence::Required,
-            (false, false) => Persistence::Usual,
-        },
-        entrypoint: entrypoint.to_owned(),
-        cwd,
-    })
-}
-
-/// Whether the model thinks, as the flags say.
-fn thinking(args: &RunArgs) -> Result<Option<Thinking>, Failure> {
-    let display = args.thinking_display.clone();
-    if let Some(word) = display.as_deref().filter(|word| !matches!(*word, "summarized" | "omitted")) {
-        return Err(Failure::usage(format!("--thinking-display is neither summarized nor omitted: {word}")));
-    }
-    let enabled = |tokens: u32| match tokens {
-        0 => Thinking::Disabled,
-        tokens => Thinking::Enabled { budget_tokens: u64::from(tokens), display: display.clone() },
-    };
-    Ok(match (args.thinking.as_deref(), args.max_thinking_tokens) {
-        (Some("disabled"), _) => Some(Thinking::Disabled),
-        (None | Some("enabled"), Some(tokens)) => Some(enabled(tokens)),
-        (Some("adaptive" | "enabled"), _) => Some(Thinking::Adaptive { display }),
-        (None, None) => display.map(|display| Thinking::Adaptive { display: Some(display) }),
-        (Some(word), _) => {
-            let what = format!("--thinking is none of adaptive, enabled and disabled: {word}");
-            return Err(Failure::usage(what));
-        }
-    })
-}
-
-/// How hard the model tries, as the flag says.
-fn effort(args: &RunArgs) -> Result<Option<String>, Failure> {
-    match args.effort.as_deref() {
-        None | Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(args.effort.clone()),
-        Some(word) => Err(Failure::usage(format!(
-            "invalid --effort {word:?} (expected low, medium, high, xhigh or max)"
-        ))),
-    }
-}
-
-/// Whether the program that leads us answers questions. One that introduces itself says so by a flag, as the Agent SDKs
-/// do; any other is asked.
-fn answers(args: &RunArgs, greeted: bool) -> bool {
-    let is_led = args.input_format == InputFormat::StreamJson;
-    let at_terminal = !args.print && !is_led;
-    at_terminal
-        || is_led
-            && match (args.permission_prompts, args.permission_prompt_tool.as_deref()) {
-                (Some(PermissionPrompts::Host), _) | (None, Some("stdio")) => true,
-                (Some(PermissionPrompts::None), _) | (None, Some(_)) => false,
-                (None, None) => !greeted,
-            }
-}
-
 /// Gives the session's own agent what its definition has it carry.
 fn equip(request: &mut SessionRequest, library: &dyn Library) {
     let Some(scope) = request.definition.equipment.memory.clone() else { return };
@@ -1061,11 +867,6 @@ fn equip(request: &mut SessionRequest, library: &dyn Library) {
         }
         Err(reason) => note(format!("the agent runs without its memory: {reason}")),
     }
-}
-
-/// The model that a definition names for itself.
-fn own_model(definition: &AgentDefinition) -> Option<String> {
-    definition.model.clone().filter(|name| name != "inherit")
 }
 
 /// The main agent.
@@ -1081,108 +882,6 @@ pub fn main_definition() -> AgentDefinition {
         source: AgentSource::Builtin,
         ..AgentDefinition::default()
     }
-}
-
-fn start(args: &RunArgs, loaded: &Loaded) -> Result<Start, Failure> {
-    let parse = |text: &str| {
-        text.parse::<SessionId>().map_err(|error| {
-            Failure::usage(error.to_string()).hint("a session id is a UUID; see `decurion sessions list`")
-        })
-    };
-    let id = args.session_id.as_deref().map(parse).transpose()?;
-    let from = match (&args.resume, args.r#continue) {
-        (Some(resume), _) => Some(match &loaded.paths.state {
-            Some(state) => named(&decurion_store::Archive::new(state.clone()), resume)?,
-            None => parse(resume)?,
-        }),
-        (None, true) => Some(latest(loaded)?),
-        (None, false) => None,
-    };
-    let at = resume_at(args)?;
-    match (from, args.fork_session) {
-        (None, _) if at.is_some() => {
-            Err(Failure::usage("--resume-session-at goes with --continue or --resume"))
-        }
-        (None, true) => Err(Failure::usage("--fork-session goes with --continue or --resume")),
-        (None, false) => Ok(Start::New { id }),
-        (Some(from), true) => Ok(Start::Fork { from, id, at }),
-        (Some(_), false) if id.is_some() => {
-            Err(Failure::usage("--session-id goes with a new session or with --fork-session"))
-        }
-        (Some(id), false) => Ok(Start::Resume { id, at }),
-    }
-}
-
-/// The message that a session is to go on from, and the guard of it.
-fn resume_at(args: &RunArgs) -> Result<Option<ResumeAt>, Failure> {
-    let parse = |flag: &str, text: &Option<String>| -> Result<Option<LineId>, Failure> {
-        let hint = "it is the `uuid` of a message, as --output-format stream-json and the transcript show it";
-        let bad = |error| Failure::usage(format!("{flag}: {error}")).hint(hint);
-        text.as_deref().map(|text| text.parse().map_err(bad)).transpose()
-    };
-    let drops = parse("--resume-drops-turn", &args.resume_drops_turn)?;
-    let line = parse("--resume-session-at", &args.resume_session_at)?;
-    Ok(line.map(|line| ResumeAt { line, drops }))
-}
-
-fn latest(loaded: &Loaded) -> Result<SessionId, Failure> {
-    let none = || Failure::usage("no sessions in this folder").hint("leave --continue out");
-    let state = loaded.paths.state.clone().ok_or_else(none)?;
-    let archive = decurion_store::Archive::new(state);
-    let latest = archive
-        .latest(&loaded.paths.cwd)
-        .map_err(|error| Failure::failed(format!("cannot read the state folder: {error}")))?;
-    latest.map(|summary| summary.session).ok_or_else(none)
-}
-
-/// The tools of these rules that are forbidden whatever they would do: models need not be told of them.
-fn bare_names(rules: &[String]) -> Vec<String> {
-    let rules = rules.iter().flat_map(|list| rules::split_rules(list));
-    rules.filter(|rule| !rule.contains(['(', '*'])).collect()
-}
-
-/// `--tools`: all, none, or these.
-fn tools(list: Option<&str>) -> ToolSelection {
-    let only = match list {
-        None | Some("default") => None,
-        Some(list) => Some(rules::split_rules(list)),
-    };
-    ToolSelection { only, except: Vec::new() }
-}
-
-fn limits(args: &RunArgs, loaded: &Loaded) -> Result<Limits, Failure> {
-    let money = match args.max_budget_usd {
-        Some(dollars) if !(dollars.is_finite() && dollars > 0.0) => {
-            return Err(Failure::usage(format!("--max-budget-usd must be more than 0: {dollars}")));
-        }
-        dollars => dollars.map(Money::from_dollars),
-    };
-    if args.max_turns == Some(0) {
-        return Err(Failure::usage("--max-turns must be at least 1"));
-    }
-    let usual = &loaded.settings.budget;
-    Ok(Limits { turns: args.max_turns.or(usual.turns), money: money.or(usual.money), ..usual.clone() })
-}
-
-fn text_or_file(text: Option<&String>, file: Option<&Utf8Path>) -> Result<Option<String>, Failure> {
-    match (text, file) {
-        (Some(text), _) => Ok(Some(text.clone())),
-        (None, Some(file)) => std::fs::read_to_string(file)
-            .map(Some)
-            .map_err(|error| Failure::usage(format!("cannot read {file}: {error}"))),
-        (None, None) => Ok(None),
-    }
-}
-
-/// `--json-schema`: JSON itself, or a file of it.
-fn schema(given: &str) -> Result<Value, Failure> {
-    let text = if given.trim_start().starts_with('{') {
-        given.to_owned()
-    } else {
-        std::fs::read_to_string(given)
-            .map_err(|error| Failure::usage(format!("cannot read the schema {given}: {error}")))?
-    };
-    serde_json::from_str(&text).map_err(|error| Failure::usage(format!("--json-schema is not JSON: {error}")))
 }
 
 fn key_source(loaded: &Loaded) -> String {

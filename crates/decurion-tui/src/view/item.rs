@@ -1,7 +1,8 @@
 //! Items of a conversation as lines. Takes an item, a width and whether all of it is wanted; gives the lines.
 
-use decurion_protocol::Outcome;
 use decurion_protocol::choice::ASK;
+use decurion_protocol::outcome::limit_reached;
+use decurion_protocol::{Limits, Outcome};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
@@ -66,7 +67,7 @@ pub fn lines(item: &Item, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line
         Item::Finished(finished) => self::finished(finished, theme, columns, fold),
         Item::Notice { level, text } => notice(level, text, theme, columns),
         Item::Shortened { tokens } => {
-            let words = format!("── the conversation was shortened here ({tokens} tokens) ──");
+            let words = format!("── conversation compacted here ({tokens} tokens) ──");
             vec![Line::styled(cut(&words, columns).into_owned(), theme.faint)]
         }
         Item::Ended(outcome) => ended(outcome, theme, columns),
@@ -340,6 +341,12 @@ fn stopped(by: &str) -> String {
     }
 }
 
+/// A phrase as a sentence.
+fn sentence(phrase: &str) -> String {
+    let mut letters = phrase.chars();
+    letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
+}
+
 /// How a run ended that did not end well, and what to do about it.
 fn ended(outcome: &Outcome, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
     let (level, text) = match outcome {
@@ -348,10 +355,12 @@ fn ended(outcome: &Outcome, theme: &Theme, columns: usize) -> Vec<Line<'static>>
         }
         Outcome::Failed { error } => ("error", error.clone()),
         Outcome::Killed { by } => ("warning", stopped(by)),
-        Outcome::Stalled { waiting_for } => ("error", format!("gave up waiting for {waiting_for}")),
-        Outcome::OutOfBudget { budget, .. } => ("warning", format!("the budget is used up: {budget}")),
-        Outcome::Denied { reason, .. } => ("warning", format!("refused: {reason}")),
-        Outcome::Lost => ("error", "its process is gone, and its end was not seen".to_owned()),
+        Outcome::Stalled { waiting_for } => ("error", format!("Gave up waiting for {waiting_for}.")),
+        Outcome::OutOfBudget { budget, .. } => {
+            ("warning", sentence(&limit_reached(budget, &Limits::default())))
+        }
+        Outcome::Denied { reason, .. } => ("warning", format!("Refused: {reason}")),
+        Outcome::Lost => ("error", "The process died before this ended.".to_owned()),
     };
     notice(level, &text, theme, columns)
 }
