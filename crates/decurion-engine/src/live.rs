@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use decurion_protocol::link::BoxStream;
 use decurion_protocol::size::size_of;
-use decurion_protocol::{Envelope, Event, HostRequestId, RunId};
+use decurion_protocol::{Delta, Envelope, Event, HostRequestId, Role, RunId};
 use decurion_store::{Bookmark, Record};
 use futures_util::stream;
 use tokio::sync::Notify;
@@ -21,6 +21,8 @@ const MOST_BYTES: usize = 4 << 20;
 const UNWEIGHED: usize = 64;
 /// How many requests are remembered as asked: more than a host ever has open.
 const MOST_ASKED: usize = 1024;
+/// Of an answer that is coming so many bytes are kept for those who come later.
+const MOST_COMING: usize = 1 << 20;
 /// How many bytes are read back from the record at once.
 const PAGE: usize = 1 << 20;
 
@@ -35,6 +37,84 @@ struct Readers {
     queues: Vec<Weak<Queue>>,
     /// How the session stands, as was told last: no record says so to whoever comes later.
     stands: Option<Arc<Envelope>>,
+    /// The answers that are coming, one for each agent at most: on record they are only once they are whole.
+    coming: Vec<Coming>,
+    /// The last durable event that was given out.
+    last: u64,
+}
+
+/// An answer that is still coming, as far as it has come.
+struct Coming {
+    envelope: Envelope,
+    /// Each part of it once, with all that came of it.
+    parts: Vec<Delta>,
+    bytes: usize,
+}
+
+impl Readers {
+    /// Remembers what has come of answers, until they are on record or void.
+    fn follow(&mut self, envelope: &Envelope) {
+        if envelope.event.is_durable() {
+            self.last = self.last.max(envelope.seq);
+        }
+        let is_its = |coming: &Coming| coming.envelope.agent == envelope.agent;
+        match &envelope.event {
+            Event::Delta { delta: Delta::Started { .. } } => {
+                self.coming.retain(|coming| !is_its(coming));
+                self.coming.push(Coming { envelope: envelope.clone(), parts: Vec::new(), bytes: 0 });
+            }
+            Event::Delta { delta: Delta::Discarded { .. } } | Event::RunEnded { .. } => {
+                self.coming.retain(|coming| !is_its(coming));
+            }
+            Event::Message { message, .. } if message.role == Role::Assistant => {
+                self.coming.retain(|coming| !is_its(coming));
+            }
+            Event::Delta { delta } => {
+                let at = self.coming.iter().position(is_its);
+                if at.is_some_and(|at| !self.coming[at].take(delta)) {
+                    self.coming.retain(|coming| !is_its(coming));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Coming {
+    /// Takes the next part; false if there is too much of it.
+    fn take(&mut self, delta: &Delta) -> bool {
+        let more = match delta {
+            Delta::Text { text, .. } | Delta::Thinking { text, .. } => text.len(),
+            Delta::Input { json, .. } => json.len(),
+            _ => 0,
+        };
+        self.bytes += more;
+        let is_joined = match (self.parts.last_mut(), delta) {
+            (Some(Delta::Text { index, text }), Delta::Text { index: same, text: more })
+            | (Some(Delta::Thinking { index, text }), Delta::Thinking { index: same, text: more })
+            | (Some(Delta::Input { index, json: text }), Delta::Input { index: same, json: more })
+                if index == same =>
+            {
+                text.push_str(more);
+                true
+            }
+            _ => false,
+        };
+        if !is_joined {
+            self.parts.push(delta.clone());
+        }
+        self.bytes <= MOST_COMING
+    }
+
+    /// All of it, for someone who knows the durable events up to this number.
+    fn events(&self, last: u64) -> impl Iterator<Item = Arc<Envelope>> {
+        let envelope = move |event: Event| {
+            let Envelope { at, agent, run, .. } = self.envelope.clone();
+            Arc::new(Envelope { seq: last, at, agent, run, event })
+        };
+        let parts = self.parts.iter().map(|delta| Event::Delta { delta: delta.clone() });
+        std::iter::once(self.envelope.event.clone()).chain(parts).map(envelope)
+    }
 }
 
 impl Live {
@@ -54,6 +134,7 @@ impl Live {
         if matches!(envelope.event, Event::Quiet { .. }) {
             readers.stands = Some(Arc::clone(envelope));
         }
+        readers.follow(envelope);
         readers.queues.retain(|reader| match reader.upgrade() {
             Some(queue) => {
                 queue.push(Arc::clone(envelope));
@@ -63,13 +144,18 @@ impl Live {
         });
     }
 
-    /// How the session stands and everything from now on, for someone who knows the durable events up to this number.
+    /// How the session stands, what has come of the answers that are still coming, and everything from now on, for someone who knows the durable events up to this number.
     pub fn subscribe(&self, last: u64) -> BoxStream<'static, Arc<Envelope>> {
         let queue = Arc::new(Queue::default());
         let mut readers = self.lock();
         readers.queues.push(Arc::downgrade(&queue));
         if let Some(stands) = &readers.stands {
             queue.push(Arc::new(Envelope { seq: last, ..(**stands).clone() }));
+        }
+        // Where more is on record than was given out, one of them may be whole there.
+        if last <= readers.last {
+            let coming = readers.coming.iter().flat_map(|coming| coming.events(last));
+            coming.for_each(|envelope| queue.push(envelope));
         }
         drop(readers);
         let (record, page) = (Arc::clone(&self.record), VecDeque::new());
@@ -354,8 +440,9 @@ fn gap(from: u64, until: u64, why: &str) -> Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use decurion_protocol::{HookRun, HostAsked, HostRequest, Reply, RequestId};
+    use decurion_protocol::{HookRun, HostAsked, HostRequest, Reply, RequestId, Usage};
     use decurion_store::{Journal as _, MemoryJournal};
+    use futures_util::FutureExt as _;
     use futures_util::StreamExt as _;
 
     /// A journal whose events are all shown at once.
@@ -475,6 +562,38 @@ mod tests {
         let mut events = shown.live.subscribe(shown.seq);
         shown.say("after");
         assert_eq!(all(&mut events, shown).await, ["works, 1", "after"]);
+    }
+
+    #[tokio::test]
+    async fn whoever_comes_later_is_given_what_has_come_of_an_answer() {
+        let mut shown = Shown::new();
+        let delta = |delta| Event::Delta { delta };
+        let text = |text: &str| delta(Delta::Text { index: 0, text: text.to_owned() });
+        let started = || {
+            let (message_id, model) = ("m".to_owned(), "m".to_owned());
+            delta(Delta::Started { message_id, model, usage: Usage::default() })
+        };
+        shown.say("before");
+        shown.publish(started());
+        ["One ", "two ", "three."].map(text).into_iter().for_each(|event| shown.publish(event));
+        // What others do meanwhile changes nothing.
+        shown.say("aside");
+        let mut events = shown.live.subscribe(shown.seq);
+        shown.publish(text(" Four."));
+        let mut given = Vec::new();
+        for _ in 0..3 {
+            given.push(events.next().await.unwrap().event.clone());
+        }
+        assert_eq!(given, [started(), text("One two three."), text(" Four.")]);
+        // What was void or is too long is not given, and neither is what may be whole on record already.
+        let next = |shown: &Shown, last| shown.live.subscribe(last).next().now_or_never();
+        assert!(next(&shown, shown.seq + 1).is_none());
+        shown.publish(delta(Delta::Discarded { reason: "r".to_owned() }));
+        assert!(next(&shown, shown.seq).is_none());
+        shown.publish(started());
+        assert!(next(&shown, shown.seq).is_some());
+        shown.publish(text(&"x".repeat(MOST_COMING + 1)));
+        assert!(next(&shown, shown.seq).is_none());
     }
 
     #[tokio::test]
