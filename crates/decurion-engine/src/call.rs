@@ -387,7 +387,10 @@ async fn permit(
                 [rule] => format!(" (the rule {rule} would allow it)"),
                 several => format!(" (the rules {} would allow it)", several.join(", ")),
             };
-            let reason = format!("{}; nobody can be asked in this session{would}", decision.reason);
+            let reason = format!(
+                "{}; permission cannot be requested in this non-interactive session{would}",
+                decision.reason
+            );
             let decision = Decision { verdict: Verdict::Deny, reason, ..decision };
             Ok(Permit::Refused { decision, by: DecidedBy::Nobody, unanswerable: true, interrupt: false })
         }
@@ -796,7 +799,7 @@ async fn ask(
         Some((Answer::Elicited(_), _)) | None => Permit::Refused {
             decision: Decision {
                 verdict: Verdict::Deny,
-                reason: format!("{}; whoever could answer is gone", decision.reason),
+                reason: format!("{}; the host disconnected before it answered", decision.reason),
                 rule: None,
                 profile: None,
             },
@@ -973,7 +976,8 @@ async fn run(
     bench.ports.desk.begins(&call.id);
     // Whoever sees that it runs can send it to the background, though it starts in a moment.
     let shells = &bench.ports.desk.shells;
-    let _expected = (tool == "Bash").then(|| shells.expect(bench.spec.agent.clone(), &call.id));
+    let is_waited_for = matches!(tool.as_str(), "Bash" | "Agent");
+    let _expected = is_waited_for.then(|| shells.expect(bench.spec.agent.clone(), &call.id));
     let mut events = bench.ports.journal.write(&bench.ports.who, beginning).await?;
     let called = std::mem::replace(&mut call.name, tool);
     let input = changed.unwrap_or_else(|| call.input.clone());

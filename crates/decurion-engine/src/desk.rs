@@ -418,7 +418,7 @@ impl Looked {
 #[derive(Default)]
 pub struct Shells(Mutex<Vec<Arc<ForegroundShell>>>, Mutex<Vec<Coming>>);
 
-/// A command whose call is on record and that is not started yet.
+/// A command or an agent whose call is on record and that is not started yet.
 struct Coming {
     agent: Option<AgentId>,
     call: CallId,
@@ -426,7 +426,7 @@ struct Coming {
     is_behind: bool,
 }
 
-/// Holds the place of a command until its call is over.
+/// Holds the place of a command or an agent until its call is over.
 pub struct Expected<'a> {
     shells: &'a Shells,
     call: CallId,
@@ -474,7 +474,7 @@ impl Shells {
         meant.map(|one| one.is_behind = true).count()
     }
 
-    /// Whether nobody waits any more for a command that is about to start.
+    /// Whether nobody waits any more for a command or an agent that is about to start.
     pub fn is_behind(&self, call: &CallId) -> bool {
         self.coming().iter().any(|coming| coming.call == *call && coming.is_behind)
     }

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use decurion_protocol::{
-    AgentId, Attention, Delivery, EndingId, Event, Outcome, TaskId, TaskKind, TaskRecord, TaskState,
+    AgentId, Attention, CallId, Delivery, EndingId, Event, Outcome, TaskId, TaskKind, TaskRecord, TaskState,
     TaskStep, ToolOutput,
 };
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::child::BackgroundChoice;
-use crate::desk::{Desk, Looked};
+use crate::desk::{Desk, Looked, Spawned};
 use crate::journal::Who;
 use crate::ports::new_shell;
 use crate::session::Owner;
@@ -417,11 +417,7 @@ impl Owner {
             .collect();
         let mut count = 0;
         for task in agents {
-            if let Ok(state) = self.tree.tasks.step(&task, TaskStep::Background) {
-                let who = self.who.clone();
-                self.record(&who, Event::TaskChanged { task, state }).await?;
-                count += 1;
-            }
+            count += usize::from(self.send_behind(&task).await?);
         }
         for shell in self.tree.shells.all() {
             // It may have ended while another was put on record.
@@ -439,7 +435,12 @@ impl Owner {
             count += 1;
         }
         // Those that are shown already and start in a moment.
-        count += self.tree.shells.send_behind(|agent, call| wanted(agent, "", Some(call.as_str())));
+        let tasks = &self.tree.tasks;
+        let is_open = |call: &CallId| tasks.rows().any(|row| row.record.call.as_ref() == Some(call));
+        count += self
+            .tree
+            .shells
+            .send_behind(|agent, call| !is_open(call) && wanted(agent, "", Some(call.as_str())));
         if count == 0 {
             let what = target.map_or_else(
                 || "nothing is waited for".to_owned(),
@@ -448,6 +449,27 @@ impl Owner {
             return Err(what);
         }
         Ok(count)
+    }
+
+    /// Sends one agent to the background; false if it is there already or over.
+    async fn send_behind(&mut self, task: &TaskId) -> Result<bool, String> {
+        let Ok(state) = self.tree.tasks.step(task, TaskStep::Background) else { return Ok(false) };
+        let who = self.who.clone();
+        self.record(&who, Event::TaskChanged { task: task.clone(), state }).await?;
+        Ok(true)
+    }
+
+    /// Sends an agent that was just begun to the background, if that was wanted before it was there.
+    pub(super) async fn send_begun_behind(
+        &mut self,
+        call: &CallId,
+        begun: Result<Spawned, String>,
+    ) -> Result<Spawned, String> {
+        let spawned = begun?;
+        if self.tree.shells.is_behind(call) {
+            self.send_behind(&spawned.record.task).await?;
+        }
+        Ok(spawned)
     }
 }
 

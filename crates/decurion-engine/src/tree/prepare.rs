@@ -105,8 +105,9 @@ impl Owner {
     /// Begins an agent, or takes one up again; one that needs something first is begun when it has it.
     pub(super) async fn wanted(&mut self, spawning: Spawning, mut answer: Answer) {
         if let Some(id) = spawning.input.resume.clone() {
+            let call = spawning.call.clone();
             let resumed = self.resume(spawning, &id, &answer).await;
-            let _ = answer.send(resumed);
+            let _ = answer.send(self.send_begun_behind(&call, resumed).await);
             return;
         }
         let draft = match self.draft(spawning) {
@@ -149,7 +150,11 @@ impl Owner {
                 self.abandon(kit);
                 Err(String::new())
             }
-            Ok(kit) => self.begin_draft(draft, kit).await,
+            Ok(kit) => {
+                let call = draft.spawning.call.clone();
+                let begun = self.begin_draft(draft, kit).await;
+                self.send_begun_behind(&call, begun).await
+            }
         };
         if begun.is_err() {
             desk.begun.fetch_sub(1, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use decurion_engine::AgentSettings;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_protocol::{
-    AgentDefinition, Block, Command, Envelope, Event, Mode, Outcome, Place as _, Rule, RunSpec,
+    AgentDefinition, Block, Command, Envelope, Event, Mode, Outcome, Place as _, Reply, Rule, RunSpec,
     SessionRequest, Start, agent::Equipment,
 };
 use decurion_store::{LeaseState, Leases};
@@ -82,6 +82,32 @@ when agent=main
 "#;
 
 #[tokio::test]
+async fn an_agent_can_be_sent_to_the_background_before_its_task_is_there() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let stage = stage(&repo, &format!("when agent=apart\n  say \"changed\"\n{DELEGATE}"));
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, Command::Prompt { blocks: vec![Block::text("go")] }).await;
+    let (mut reply, mut result) = (None, None);
+    while reply.is_none() || result.is_none() {
+        let envelope = link.events.next().await.expect("the session ended");
+        match &envelope.event {
+            // Its checkout is still to be made.
+            Event::CallStarted { .. } if envelope.agent.is_none() => {
+                send(&link, 2, Command::Background { target: None }).await;
+            }
+            Event::Replied { request, reply: to_us } if request.0 == 2 => reply = Some(to_us.clone()),
+            Event::CallEnded { output, .. } if envelope.agent.is_none() => {
+                result = Some(output.structured.clone().unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(reply, Some(Reply::Done { value: 1.into() }));
+    let result = result.unwrap();
+    assert_eq!((&result["status"], &result["backgroundedByUser"]), (&"async_launched".into(), &true.into()));
+}
+
+#[tokio::test]
 async fn what_an_agent_changes_is_on_its_own_branch_and_in_its_report() {
     let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
     let script = r#"
@@ -106,7 +132,7 @@ when agent=apart
         changed
 
         agentId: ID (for `resume` or SendMessage, if its work should go on; not for the user)
-        Its work is in a checkout of its own, not here: 1 commit, 1 file changed, +1 -1, 1 untracked, not all committed.
+        Its work is in a separate checkout, not here: 1 commit, 1 file changed, +1 -1, 1 untracked, not all committed.
         worktreePath: TREE
         worktreeBranch: decurion/ID
         worktreeBase: BASE
@@ -149,8 +175,8 @@ async fn what_the_session_reads_without_a_question_its_agents_read_from_their_ch
         1	uncommitted
         2	
         Permission denied: denied by Read(/secret.txt)
-        Permission denied: it reads outside the working directory: /etc/hostname; nobody can be asked in this session (the rule Read(//etc/hostname) would allow it)
-        Permission denied: it reads outside the working directory: REPO/a.txt; use TREE/a.txt instead; nobody can be asked in this session (the rule Read(/REPO/a.txt) would allow it)"]].assert_eq(&said.join("\n"));
+        Permission denied: it reads outside the working directory: /etc/hostname; permission cannot be requested in this non-interactive session (the rule Read(//etc/hostname) would allow it)
+        Permission denied: it reads outside the working directory: REPO/a.txt; use TREE/a.txt instead; permission cannot be requested in this non-interactive session (the rule Read(/REPO/a.txt) would allow it)"]].assert_eq(&said.join("\n"));
 }
 
 #[tokio::test]
