@@ -18,7 +18,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::permission::{Mode, PermissionUpdate, Rule, RuleSource, Verdict};
 use rustix::fs::FlockOperation;
 
-pub use provider::{BaseUrl, NewProvider, keep_provider, keep_value};
+pub use provider::{BaseUrl, NewProvider, keep_provider};
 pub use setting::NewSetting;
 
 use crate::edit::{self, EditError};
@@ -56,7 +56,7 @@ pub struct Kept {
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
     /// Choose another place.
-    #[error("there is no settings file of ours for this here ({0})")]
+    #[error("no settings file to save this in ({0})")]
     NoFile(&'static str),
     /// Write it by hand, knowing what it means.
     #[error("{0}")]
@@ -138,7 +138,7 @@ impl Keeper {
     fn check(&self, update: &PermissionUpdate) -> Result<(), KeepError> {
         match update {
             PermissionUpdate::SetMode { mode: Mode::BypassPermissions } => Err(KeepError::Never(
-                "a mode that asks nobody is not made the usual one by an answer; write it by hand if that is meant",
+                "an answer cannot make a mode that never asks the default; to do that, edit the settings by hand",
             )),
             PermissionUpdate::AddRules { behavior: Verdict::Allow, .. } if self.managed_only => {
                 Err(KeepError::Never(

@@ -79,7 +79,7 @@ pub fn keep(subcommand: usize) -> Result<u8, Failure> {
         keeper::Ending::Killed { signal, held } => {
             give_back_terminal(held);
             if !is_wish(signal) {
-                note(format!("it was killed by signal {signal}; all that was recorded is there"));
+                note(format!("killed by signal {signal}; everything up to here is recorded"));
                 note("resume with: decurion --continue");
             }
             Ok(u8::try_from(128 + signal).unwrap_or(1))
@@ -136,6 +136,8 @@ pub struct LogIn {
     pub session: Option<SessionId>,
     /// What it is to begin with.
     pub next: Next,
+    /// What a person types, where that is plain lines.
+    pub lines: Option<Lines>,
 }
 
 /// What a session begins with that was left to set up a provider.
@@ -147,6 +149,8 @@ pub struct Left {
     pub is_above: bool,
     /// What is said about the provider.
     pub words: Option<String>,
+    /// What a person types, where that is plain lines.
+    pub lines: Option<Lines>,
 }
 
 /// Opens the session and shows it until somebody leaves.
@@ -180,7 +184,7 @@ pub async fn run(
     let provider = provider_words(model.as_deref(), &api_key_source);
     let mut screen =
         Screening { around: &around, state: state.as_deref(), library, model, windows, provider, shades };
-    let mut lines = around.plain.then(Lines::of_stdin);
+    let mut lines = around.plain.then(|| left.lines.unwrap_or_else(Lines::of_stdin));
     let mut request = request;
     // From before it is opened: what is taken up again is on record soon after.
     let killed = match request.start {
@@ -232,7 +236,7 @@ pub async fn run(
         if next.log_in {
             let session = Some(session).filter(|_| !exits.is_empty());
             exits.discard_empty();
-            return Ok(After::LogIn(Box::new(LogIn { session, next: *next })));
+            return Ok(After::LogIn(Box::new(LogIn { session, next: *next, lines })));
         }
         screen.shades = next.shades;
         request = following(request, session, &next);
@@ -274,10 +278,10 @@ async fn succeed(
 /// What is said where one session takes the place of another.
 fn words_for(start: &Start, is_on_record: bool) -> Option<&'static str> {
     match start {
-        Start::New { .. } if is_on_record => Some("a new session; the one above stays on record (/resume)"),
-        Start::New { .. } => Some("a new session; of the one above no transcript is kept"),
+        Start::New { .. } if is_on_record => Some("New session. The one above is kept (/resume)."),
+        Start::New { .. } => Some("New session. No transcript of the one above is kept."),
         Start::Fork { .. } => Some("Forked. The original session is unchanged."),
-        Start::Resume { at: Some(_), .. } => Some("back to here; what came after stays on record"),
+        Start::Resume { at: Some(_), .. } => Some("Rewound to here. Later messages stay in the transcript."),
         Start::Resume { at: None, .. } => None,
     }
 }
@@ -294,9 +298,9 @@ async fn broken(commands: CommandSender, door: Option<Listener>, exits: &Exits) 
     }
     crash::tell();
     if !exits.is_on_record() {
-        return Failure::failed("it ended by a fault in the program, and no transcript of it is kept");
+        return Failure::failed("internal error; no transcript of this session is kept");
     }
-    Failure::failed("it ended by a fault in the program; all that was recorded is there")
+    Failure::failed("internal error; everything up to here is recorded")
         .hint(format!("resume with: decurion --resume {}", exits.session))
 }
 
@@ -305,7 +309,7 @@ fn say_goodbye(ended: &Ended, exits: &Exits) -> u8 {
     let code = match ended {
         Ended::Left | Ended::Kept(..) | Ended::Next(_) => 0,
         Ended::Over => {
-            note("the session ended by itself: its record cannot be written any more, or somebody closed it");
+            note("the session ended: its transcript can no longer be written, or another process closed it");
             1
         }
         Ended::By(Signal::Interrupt) => 130,

@@ -114,19 +114,6 @@ pub fn keep_provider(paths: &Paths, provider: &NewProvider) -> Result<Utf8PathBu
     Ok(file)
 }
 
-/// Writes one value into the user's settings.
-pub fn keep_value(paths: &Paths, path: &[&str], value: &Value) -> Result<Utf8PathBuf, KeepError> {
-    let state = paths.state.as_deref().ok_or(KeepError::NoFile("there is no home folder"))?;
-    let file = state.join("settings.json");
-    let _held = lock(paths)?;
-    let place = place(paths, Layer::User, &file)?;
-    let before = text(&place)?.unwrap_or_default();
-    let changed = edit::set(&before, path, value)
-        .map_err(|error| KeepError::Text { file: file.clone(), problem: placed(&error) })?;
-    write(&place, &changed)?;
-    Ok(file)
-}
-
 /// The settings with this provider, in the place of one of its name.
 fn with(text: &str, provider: &NewProvider) -> Result<String, EditError> {
     let name = provider.name.as_str();

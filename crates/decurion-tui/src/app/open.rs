@@ -169,7 +169,7 @@ impl App {
             Offer::row('c', "conversation"),
             Offer::row('f', "files"),
         ];
-        let mut list = List::new("Back to before which prompt?", rows, &offers, "nothing was asked yet");
+        let mut list = List::new("Back to before which prompt?", rows, &offers, "no prompts yet");
         list.chosen = self.prompts.len().saturating_sub(1);
         list
     }
@@ -343,9 +343,9 @@ impl App {
     /// Whether another session can take this one's place; says why not.
     fn can_go(&mut self) -> bool {
         let why_not = if self.known.attached() {
-            "this session is another process's; leave it first"
+            "this session runs in another process; leave it first"
         } else if self.has_any_work() {
-            "something is still at work here: wait for it, or stop it with /tasks"
+            "work is still running here: wait for it, or stop it with /tasks"
         } else {
             return true;
         };
@@ -377,10 +377,6 @@ impl App {
 
     /// This session again, once a provider was set up: everything is decided anew with it.
     pub(super) fn log_in(&mut self) -> Vec<Effect> {
-        if self.fold == Fold::Printed {
-            self.say("info", "run `decurion login` in another terminal, then --continue here");
-            return Vec::new();
-        }
         let Some(id) = self.view.info.as_ref().map(|info| info.session) else { return Vec::new() };
         if !self.can_go() {
             return Vec::new();
@@ -455,7 +451,7 @@ impl App {
         if let Some(id) = ids.into_iter().find(|id| Some(*id) != here) {
             return self.go_to(Start::Resume { id, at: None });
         }
-        self.say("info", "there is no other session of this folder");
+        self.say("info", "no other sessions in this folder");
         Vec::new()
     }
 }

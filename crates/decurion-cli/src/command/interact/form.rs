@@ -7,6 +7,7 @@ use decurion_config::Environment;
 use decurion_tui::Signal;
 use decurion_tui::form::{self, Tone, characters};
 use decurion_tui::list::{List, Offer, Row};
+use decurion_tui::plain::Lines;
 use decurion_tui::terminal;
 use decurion_tui::theme::Shades;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
@@ -20,7 +21,66 @@ pub enum Form {
     /// With arrow keys; and whether there is nothing else that an interrupt could end.
     Drawn(Box<form::Form>, bool),
     /// In lines that stay.
-    Lines,
+    Lines(Typed),
+}
+
+/// The lines that a person types.
+pub struct Typed {
+    lines: Lines,
+    /// Those that are listened to already; without any, a signal does what it does to every program.
+    signals: Option<mpsc::Receiver<Signal>>,
+    /// The one that ended the questions.
+    by: Option<Signal>,
+}
+
+impl Typed {
+    /// From these lines.
+    pub fn new(lines: Lines, signals: Option<mpsc::Receiver<Signal>>) -> Self {
+        Self { lines, signals, by: None }
+    }
+
+    /// The next line; none at the end of input, and once a signal has ended the questions.
+    async fn next(&mut self, question: &str) -> Result<Option<String>, Failure> {
+        print(question)?;
+        while self.by.is_none() {
+            let signal = async {
+                match &mut self.signals {
+                    Some(signals) => signals.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                signal = signal => match signal {
+                    Some(Signal::Suspend) => {
+                        decurion_exec::foreground::stop_group();
+                        print(question)?;
+                    }
+                    signal => self.by = signal.or(Some(Signal::Terminate)),
+                },
+                line = self.lines.next() => return Ok(line.map(|line| line.trim().to_owned())),
+            }
+        }
+        say!("");
+        Ok(None)
+    }
+
+    /// The same without showing what is typed.
+    async fn next_hidden(&mut self, question: &str) -> Result<Option<String>, Failure> {
+        let stdin = std::io::stdin();
+        let before = tcgetattr(&stdin).ok();
+        if let Some(before) = &before {
+            let mut hidden = before.clone();
+            hidden.local_modes.remove(LocalModes::ECHO);
+            let _ = tcsetattr(&stdin, OptionalActions::Flush, &hidden);
+        }
+        let answer = self.next(question).await;
+        if let Some(before) = &before {
+            let _ = tcsetattr(&stdin, OptionalActions::Flush, before);
+        }
+        say!("");
+        answer
+    }
 }
 
 /// A row that can be chosen.
@@ -62,7 +122,7 @@ impl Form {
     ) -> Result<Self, Failure> {
         let says = |name: &str| environment.get(name).unwrap_or_default();
         if plain || matches!(says("TERM"), "" | "dumb") {
-            return Ok(Self::Lines);
+            return Ok(Self::Lines(Typed::new(Lines::of_stdin(), signals)));
         }
         let shades = if says("NO_COLOR").is_empty() {
             terminal::said().shades.unwrap_or_default()
@@ -74,13 +134,16 @@ impl Form {
         form.map(|form| Self::Drawn(Box::new(form), is_all)).map_err(gone)
     }
 
-    /// Gives the terminal back. A signal that ended the questions is the end.
-    pub async fn end(self) -> Result<(), Failure> {
-        let Self::Drawn(form, is_all) = self else { return Ok(()) };
-        let code = match form.end().await {
+    /// Gives the terminal back, and the lines that were read from it. A signal that ended the questions is the end.
+    pub async fn end(self) -> Result<Option<Lines>, Failure> {
+        let (by, is_all, lines) = match self {
+            Self::Drawn(form, is_all) => (form.end().await, is_all, None),
+            Self::Lines(Typed { lines, by, .. }) => (by, false, Some(lines)),
+        };
+        let code = match by {
             // As it does before anything listens: without a word.
             Some(Signal::Interrupt) if is_all => std::process::exit(130),
-            Some(Signal::Interrupt | Signal::Suspend) | None => return Ok(()),
+            Some(Signal::Interrupt | Signal::Suspend) | None => return Ok(lines),
             Some(Signal::Hangup) => 129,
             Some(Signal::Terminate) => 143,
         };
@@ -91,7 +154,7 @@ impl Form {
     pub fn say(&mut self, tone: Tone, text: &str) -> Result<(), Failure> {
         match self {
             Self::Drawn(form, _) => form.say(tone, text).map_err(gone),
-            Self::Lines => {
+            Self::Lines(_) => {
                 say!("{text}");
                 Ok(())
             }
@@ -115,7 +178,7 @@ impl Form {
     ) -> Result<Option<Chosen>, Failure> {
         match self {
             Self::Drawn(form, _) => draw_list(form, title, rows, usual, other).await.map_err(gone),
-            Self::Lines => print_list(title, rows, usual, other),
+            Self::Lines(typed) => print_list(typed, title, rows, usual, other).await,
         }
     }
 
@@ -123,7 +186,7 @@ impl Form {
     pub async fn line(&mut self, question: &str) -> Result<Option<String>, Failure> {
         match self {
             Self::Drawn(form, _) => form.line(question).await.map_err(gone),
-            Self::Lines => ask(question),
+            Self::Lines(typed) => typed.next(question).await,
         }
     }
 
@@ -131,8 +194,8 @@ impl Form {
     pub async fn hidden(&mut self, question: &str) -> Result<Option<String>, Failure> {
         match self {
             Self::Drawn(form, _) => form.hidden(question).await.map_err(gone),
-            Self::Lines => {
-                let secret = ask_hidden(question)?;
+            Self::Lines(typed) => {
+                let secret = typed.next_hidden(question).await?;
                 let count = secret.as_deref().map_or(0, |secret| secret.chars().count());
                 say!("({})", characters(count));
                 Ok(secret)
@@ -148,7 +211,7 @@ impl Form {
     ) -> Result<Option<T>, Failure> {
         match self {
             Self::Drawn(form, _) => form.wait(words, work).await.map_err(gone),
-            Self::Lines => {
+            Self::Lines(_) => {
                 say!("{words} …");
                 Ok(Some(work.await))
             }
@@ -206,7 +269,8 @@ async fn draw_list(
     }
 }
 
-fn print_list(
+async fn print_list(
+    typed: &mut Typed,
     title: &str,
     rows: &[Choice],
     usual: usize,
@@ -220,7 +284,9 @@ fn print_list(
     let or = other.map_or_else(String::new, |other| format!(", or {other}"));
     let question = format!("Choose 1–{}{or} [{}] (q to quit): ", rows.len(), usual + 1);
     loop {
-        let Some(answer) = ask(&question)?.filter(|answer| answer != "q") else { return Ok(None) };
+        let Some(answer) = typed.next(&question).await?.filter(|answer| answer != "q") else {
+            return Ok(None);
+        };
         let number = if answer.is_empty() { Some(usual + 1) } else { answer.parse().ok() };
         let row = number.and_then(|number| rows.get(number.checked_sub(1)?));
         match row {
@@ -231,28 +297,16 @@ fn print_list(
     }
 }
 
+/// Prints a question, behind which the answer is typed.
+fn print(question: &str) -> Result<(), Failure> {
+    let mut out = screen::stdout();
+    out.write_all(question.as_bytes()).and_then(|()| out.flush()).map_err(gone)
+}
+
 /// A line from the terminal; none at the end of input.
 pub fn ask(question: &str) -> Result<Option<String>, Failure> {
-    let mut out = screen::stdout();
-    out.write_all(question.as_bytes()).and_then(|()| out.flush()).map_err(gone)?;
+    print(question)?;
     let mut line = String::new();
     let count = std::io::stdin().lock().read_line(&mut line).map_err(gone)?;
     Ok((count > 0).then(|| line.trim().to_owned()))
-}
-
-/// The same without showing what is typed.
-fn ask_hidden(question: &str) -> Result<Option<String>, Failure> {
-    let stdin = std::io::stdin();
-    let before = tcgetattr(&stdin).ok();
-    if let Some(before) = &before {
-        let mut hidden = before.clone();
-        hidden.local_modes.remove(LocalModes::ECHO);
-        let _ = tcsetattr(&stdin, OptionalActions::Flush, &hidden);
-    }
-    let answer = ask(question);
-    if let Some(before) = &before {
-        let _ = tcsetattr(&stdin, OptionalActions::Flush, before);
-    }
-    say!("");
-    answer
 }

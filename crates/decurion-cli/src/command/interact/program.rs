@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_config::{Environment, InstructionRequest, Loaded, keep_value};
+use decurion_config::{Environment, InstructionRequest, Keeper, Layer, Loaded, NewSetting};
 use decurion_exec::foreground::{self, Front};
 use decurion_exec::{Capture, CaptureBounds, Guard, Launch, Output, Stdin};
 use decurion_protocol::link::BoxFuture;
@@ -271,9 +271,10 @@ impl Shared {
 
     /// Keeps a theme in the person's settings.
     fn keep_theme(&self, name: &str) -> Result<String, String> {
-        let kept = keep_value(&self.loaded.paths, &["theme"], &Value::from(name));
-        let file = kept.map_err(|error| format!("the theme holds for this session only: {error}"))?;
-        Ok(format!("theme {name}, kept in {file}"))
+        let setting = NewSetting::parse("theme", name, Layer::User)?;
+        let kept = Keeper::new(&self.loaded).keep_setting(Layer::User, &setting);
+        let kept = kept.map_err(|error| format!("theme set for this session only: {error}"))?;
+        Ok(format!("theme {name}, kept in {}", kept.file))
     }
 
     /// A file for a new agent, with what such a file needs.

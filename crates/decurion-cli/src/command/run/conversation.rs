@@ -6,8 +6,10 @@ use std::sync::Arc;
 use decurion_config::{Environment, Loaded};
 use decurion_exec::keeper::Leash;
 use decurion_tui::form::Tone;
+use decurion_tui::plain::Lines;
 
 use super::super::interact::first::{self, Begin, Set, Why};
+use super::super::interact::form::Typed;
 use super::super::interact::{self, After, Left, LogIn, Surroundings, form, is_dumb};
 use super::{Decided, Prepared, block_on, load};
 use crate::args::RunArgs;
@@ -31,11 +33,13 @@ pub fn hold(
             let left = std::mem::take(&mut left);
             Box::pin(interact::run(answer, Arc::new(engine), around, left)).await
         })??;
-        let wished = match after {
+        let mut wished = match after {
             After::End(code) => return Ok(code),
             After::LogIn(wished) => *wished,
         };
-        let set = log_in(&loaded, environment, plain, leash.is_some())?;
+        let lines = wished.lines.take();
+        let (set, lines) = log_in(&loaded, environment, lines, leash.is_some())?;
+        left.lines = lines;
         if let Some(set) = &set {
             ignored = decurion_config::overriding(environment, &set.provider);
         }
@@ -50,28 +54,33 @@ pub fn hold(
     }
 }
 
-/// Asks for another provider, in the middle of a conversation; none if nothing was changed.
+/// Asks for another provider, in the middle of a conversation; none if nothing was changed. Gives back the lines that a
+/// person types.
 fn log_in(
     loaded: &Loaded,
     environment: &Environment,
-    plain: bool,
+    lines: Option<Lines>,
     kept: bool,
-) -> Result<Option<Set>, Failure> {
+) -> Result<(Option<Set>, Option<Lines>), Failure> {
     let around = (&loaded.paths, environment);
-    let begin = block_on(async {
+    let (begin, lines) = block_on(async {
         let signals =
             interact::signals(kept).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
-        let mut form = form::Form::take(environment, plain, Some(signals))?;
+        let mut form = match lines {
+            Some(lines) => form::Form::Lines(Typed::new(lines, Some(signals))),
+            None => form::Form::take(environment, false, Some(signals))?,
+        };
         form.say(Tone::Plain, "")?;
         let why = Why::Wished(loaded.settings.model.as_deref());
         let asked = first::choose(&mut form, around, loaded.providers.candidates(), why).await;
-        form.end().await?;
-        asked
+        let lines = form.end().await?;
+        Ok::<_, Failure>((asked?, lines))
     })??;
-    Ok(match begin {
+    let set = match begin {
         Begin::Use(set) => Some(set),
         _ => None,
-    })
+    };
+    Ok((set, lines))
 }
 
 /// The arguments with which a conversation begins anew after that.
