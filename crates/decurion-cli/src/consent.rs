@@ -29,5 +29,5 @@ pub fn can_be_asked(yes: bool) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::usage("confirmation required")
-        .hint("look at what is printed above, then run it in a terminal or pass --yes"))
+        .hint("check what is printed above, then run this in a terminal or pass --yes"))
 }

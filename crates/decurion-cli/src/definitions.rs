@@ -116,14 +116,13 @@ pub fn main_agent(
     if let Some(definition) = live.find(name) {
         return match denied_type(&loaded.rules.set, &definition.name) {
             Some(rule) => {
-                let text =
-                    format!("--agent: the settings deny agents of this type: {}, by {rule}", definition.name);
+                let text = format!("--agent: agents of type {} are denied by {rule}", definition.name);
                 Err(Failure::usage(text).hint("`decurion agents list` shows which types are denied"))
             }
             None => Ok(Some(definition)),
         };
     }
-    let reason = live.problem(name).unwrap_or_else(|| format!("there is no agent of this name: {name}"));
+    let reason = live.problem(name).unwrap_or_else(|| format!("agent not found: {name}"));
     Err(Failure::usage(format!("--agent: {reason}")).hint("`decurion agents list` shows all there are"))
 }
 

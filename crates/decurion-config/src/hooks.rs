@@ -352,7 +352,7 @@ fn check_type(fields: &Map<String, Value>) -> Result<(), LeftOut> {
         Some(other) if OTHER_TYPES.contains(&other) => {
             return Err(LeftOut(format!("hooks of type `{other}` are not available in this version")));
         }
-        Some(_) => return Err(LeftOut("there is no such type of hook".to_owned())),
+        Some(_) => return Err(LeftOut("unknown hook type".to_owned())),
     }
     match text(fields, "shell")?.as_deref() {
         None | Some("bash") => Ok(()),
@@ -482,7 +482,7 @@ mod tests {
                 "hooks of type `prompt` are not available in this version",
             ),
             (json!({"type": "http", "url": "u"}), "hooks of type `http` are not available in this version"),
-            (json!({"type": "odd", "command": "a"}), "there is no such type of hook"),
+            (json!({"type": "odd", "command": "a"}), "unknown hook type"),
             (json!({"type": 1, "command": "a"}), "`type` must be a text, found a number"),
             (
                 json!({"command": "a", "shell": "powershell"}),

@@ -478,7 +478,7 @@ impl McpServers {
             None => {
                 let known: Vec<&str> = self.entries.iter().map(|entry| entry.name.as_str()).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                wanted.problems.push(problem(format!("there is no such server; declared are: {known}")));
+                wanted.problems.push(problem(format!("unknown server; declared: {known}")));
             }
             Some(entry) => match (&entry.state, &entry.server) {
                 (McpState::Ready, Some(server)) => wanted.servers.push(server.clone()),

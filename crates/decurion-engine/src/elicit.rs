@@ -1,5 +1,5 @@
 //! What an MCP server asks a person while a call of its tools runs. Takes its words from the connection, gives
-//! the answer of whoever is attached to the session; where nobody can be asked it is declined, and said so.
+//! the answer of whoever is attached to the session; in a non-interactive session it is declined, and a notice says so.
 //!
 //! The question goes the way of every question. Dropping the wait takes it back: the session's task sees that
 //! nobody waits and says so to whoever was shown it.
@@ -62,8 +62,8 @@ impl Elicitor {
         let rights = self.rights.borrow();
         let mode = child::mode((rights.mode, rights.undecided), &self.desk.modes, rights.trusted).value;
         match mode {
-            _ if !rights.answers => Some("nobody can be asked in this session"),
-            Mode::DontAsk => Some("its agent runs in mode dontAsk, which asks nobody"),
+            _ if !rights.answers => Some("this session is non-interactive"),
+            Mode::DontAsk => Some("its agent runs in mode dontAsk, which never asks"),
             _ => None,
         }
     }

@@ -51,7 +51,7 @@ pub enum HostFailure {
     #[error("the host gave no answer within {} s", .0.as_secs_f64())]
     Late(Duration),
     /// Nobody leads the session.
-    #[error("nobody leads this session any more who could answer")]
+    #[error("host disconnected")]
     Left,
 }
 
@@ -101,7 +101,7 @@ impl HostDesk {
     pub fn answer(&self, id: HostRequestId, answer: HostAnswer) -> Result<(), String> {
         let taken = self.lock().open.remove(&id).is_some_and(|open| open.answer.send(answer).is_ok());
         taken.then_some(()).ok_or_else(|| {
-            format!("nothing is asked of the host under this id, or not any more (it was answered, it took too long, or nobody waits for it): {id}")
+            format!("no open request with this id (answered already, timed out or withdrawn): {id}")
         })
     }
 

@@ -28,8 +28,8 @@ pub const RETRY_EVERY: Duration = Duration::from_secs(2);
 const GATHER_AT_MOST: usize = 512;
 
 /// What is told where somebody took the files away.
-const GONE: &str = "the transcript of this session was taken away: nothing that is said is on record any more, and it \
-    cannot be resumed";
+const GONE: &str = "the transcript of this session was deleted: nothing is recorded any more, and the session cannot be \
+    resumed";
 
 /// What is told once where the disk does not sync, and nobody waits for that.
 const UNSYNCED: &str = "the disk does not confirm that the transcript is stored; a loss of power could lose the last \

@@ -242,7 +242,7 @@ impl Engine {
             (None, ..) => return Ok(None),
         };
         let Start::New { id } = request.start else {
-            let text = "a worktree is asked for when a session begins; one that goes on is where it was";
+            let text = "a worktree can only be chosen for a new session; a resumed one stays where it was";
             return Err(PlaceError::Usage(text.to_owned()));
         };
         let id = id.unwrap_or_else(|| SessionId(uuid::Uuid::new_v4()));
@@ -434,7 +434,7 @@ impl Engine {
         };
         permits.change_mode(mode);
         let notice = gone.map(|reason| {
-            let text = format!("the session goes on in the mode {mode}: {reason}");
+            let text = format!("the session continues in mode {mode}: {reason}");
             Event::Notice { level: "warning".to_owned(), text }
         });
         let updates = vec![PermissionUpdate::SetMode { mode }];
@@ -643,7 +643,7 @@ fn back_out(opened: &mut Opened, before: &Utf8Path, why: &str) -> [Event; 2] {
     let event = Event::Relocated { cwd: before.to_owned(), worktree: None, before: None };
     opened.folded.context.apply(&event);
     opened.folded.before = None;
-    let text = format!("{why}; the session goes on where it was before it entered that: {before}");
+    let text = format!("{why}; the session continues where it was before it entered the worktree: {before}");
     [event, Event::Notice { level: "warning".to_owned(), text }]
 }
 

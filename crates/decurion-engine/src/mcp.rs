@@ -316,7 +316,7 @@ impl SessionServers {
                 let reason = status.reason.as_deref().unwrap_or("it is switched off");
                 format!("MCP server {name:?} may not be started: {reason}")
             }
-            None => format!("there is no MCP server of this name: {name}"),
+            None => format!("MCP server not found: {name}"),
         }
     }
 

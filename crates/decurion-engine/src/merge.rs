@@ -123,7 +123,7 @@ pub enum MergeError {
         path: Utf8PathBuf,
     },
     /// Name one that there is.
-    #[error("there is no such agent, worktree or branch: {0}")]
+    #[error("no such agent, worktree or branch: {0}")]
     Unknown(String),
     /// Choose another name.
     #[error("not a branch that can be merged into: {0:?}")]

@@ -45,10 +45,7 @@ pub fn remark(outcome: &Outcome) -> Option<String> {
             Some(format!("It used up its budget ({budget}); this is what it had by then."))
         }
         Outcome::Denied { reason, .. } => Some(format!("It was denied what it needed: {reason}")),
-        Outcome::Lost => Some(
-            "The process it ran in is gone and its end was not seen. It can be taken up again by its id."
-                .to_owned(),
-        ),
+        Outcome::Lost => Some("Its process died before it ended. It can be resumed by its id.".to_owned()),
     }
 }
 
@@ -80,7 +77,7 @@ fn trailer(record: &TaskRecord, ending: &Ending) -> String {
 fn kept_lines(kept: &KeptWorktree) -> String {
     let Worktree { path, branch, base, .. } = &kept.worktree;
     format!(
-        "\nIts work is in a checkout of its own, not here: {}.\nworktreePath: {path}\nworktreeBranch: {branch}\n\
+        "\nIts work is in a separate checkout, not here: {}.\nworktreePath: {path}\nworktreeBranch: {branch}\n\
          worktreeBase: {base}",
         kept.left
     )
@@ -233,9 +230,9 @@ pub fn summary(record: &TaskRecord, outcome: &Outcome) -> String {
         Outcome::Failed { error } => format!("failed: {}", cut(error)),
         Outcome::Killed { by } => format!("was stopped by {by}"),
         Outcome::Stalled { waiting_for } => format!("failed: no progress: {}", cut(waiting_for)),
-        Outcome::OutOfBudget { budget, .. } => format!("failed: its budget is used up ({budget})"),
+        Outcome::OutOfBudget { budget, .. } => format!("failed: its budget is exhausted ({budget})"),
         Outcome::Denied { reason, .. } => format!("failed: denied: {}", cut(reason)),
-        Outcome::Lost => "failed: its process is gone and its end was not seen".to_owned(),
+        Outcome::Lost => "failed: its process died before it ended".to_owned(),
     };
     format!("{kind} \"{}\" {ending}", record.description)
 }
@@ -402,17 +399,17 @@ mod tests {
             Agent "look <around>" failed: broken
             Agent "look <around>" was stopped by TaskStop of main
             Agent "look <around>" failed: no progress: a reply
-            Agent "look <around>" failed: its budget is used up (tokens)
+            Agent "look <around>" failed: its budget is exhausted (tokens)
             Agent "look <around>" failed: denied: Bash
-            Agent "look <around>" failed: its process is gone and its end was not seen
+            Agent "look <around>" failed: its process died before it ended
             Background command "look <around>" completed (exit code 0)
             Background command "look <around>" completed at its limit (turns)
             Background command "look <around>" failed: broken
             Background command "look <around>" was stopped by TaskStop of main
             Background command "look <around>" failed: no progress: a reply
-            Background command "look <around>" failed: its budget is used up (tokens)
+            Background command "look <around>" failed: its budget is exhausted (tokens)
             Background command "look <around>" failed: denied: Bash
-            Background command "look <around>" failed: its process is gone and its end was not seen
+            Background command "look <around>" failed: its process died before it ended
         "#]]
         .assert_eq(&lines);
     }

@@ -336,9 +336,9 @@ fn finish(policy: &Policy, mut decision: Decision) -> Decision {
         return decision;
     }
     let why = if policy.mode == Mode::DontAsk {
-        "mode dontAsk asks nobody"
+        "mode dontAsk never asks"
     } else if !policy.answerable {
-        "nobody can be asked"
+        "permission cannot be requested"
     } else {
         return decision;
     };

@@ -289,7 +289,7 @@ pub fn names_no_tool(update: &PermissionUpdate, known: &[&str]) -> Option<String
     }
 }
 
-const NOT_OURS: &str = "a rule of the managed settings is the administrator's, and nobody here takes it away";
+const NOT_OURS: &str = "this rule is in the managed settings, which only an administrator can change";
 
 /// Does one change of the rules, and of what directories are nobody's any more.
 fn apply(rights: &mut Rights, update: &PermissionUpdate) {

@@ -135,7 +135,7 @@ pub trait Library: Send + Sync {
 
     /// The memory of an agent: `user`, `project` or `local`. The error is for the model.
     fn memory(&self, scope: &str, agent: &AgentDefinition) -> Result<Memory, String> {
-        Err(format!("there is no {scope} memory for {} here", agent.name))
+        Err(format!("no {scope} memory for {} here", agent.name))
     }
 
     /// The instructions of the folders between a working directory and a file below it.

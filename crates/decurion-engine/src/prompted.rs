@@ -43,7 +43,7 @@ async fn find(servers: &[Server], name: &str, cx: &ToolContext) -> Result<Arc<dy
     let server = servers.iter().filter(|server| is_of(&server.declared().short, name));
     // One server's name may begin with another's.
     let server = server.max_by_key(|server| server.declared().short.len());
-    let server = server.ok_or("there is no MCP server that it could be of")?;
+    let server = server.ok_or("no MCP server has this prompt")?;
     server.ready(&cx.cancel).await.map_err(|error| error.to_string())?;
     let tools = bridge::tools(server);
     let found = tools.into_iter().find(|tool| tool.spec().name == name);

@@ -309,8 +309,8 @@ impl Session {
 }
 
 /// Why files are not put back now.
-const STILL_AT_WORK: &str = "files are put back only while nobody works; wait until the turn and its agents have ended, or \
-    interrupt them, and ask again";
+const STILL_AT_WORK: &str = "files are restored only while nothing is running; wait until the turn and its agents have ended, or \
+    interrupt them, and try again";
 /// Stands for the request of work that an earlier process had accepted.
 const NO_REQUEST: RequestId = RequestId(u64::MAX);
 /// Whether people know what the end of a session waits for.
@@ -1165,7 +1165,7 @@ impl Owner {
     /// Answers a question whose time is up, as anyone else would.
     async fn expired(&mut self, question: QuestionId) {
         let seconds = self.session.parts.answer_timeout.unwrap_or_default().as_secs();
-        let message = format!("nobody answered within {seconds} seconds (`permissions.answerTimeout`)");
+        let message = format!("no answer within {seconds} seconds (`permissions.answerTimeout`)");
         let answer = Answer::Deny { message, interrupt: false };
         let event = Event::Answered { question, answer: answer.clone(), by: "nobody".to_owned() };
         // A journal that is lost ends the run; the call must not wait beyond that.

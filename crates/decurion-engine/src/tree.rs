@@ -210,7 +210,7 @@ impl Owner {
         if self.go_on_for(to, parent).await {
             Ok(Sent::Resumed { tells_sender: above })
         } else {
-            Err(format!("Agent {to} cannot go on."))
+            Err(format!("Agent {to} cannot be resumed."))
         }
     }
 

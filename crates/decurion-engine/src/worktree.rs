@@ -236,7 +236,7 @@ pub enum WorktreeError {
     #[error("there is a branch {0} already; choose another name, or remove it")]
     BranchExists(String),
     /// Name one that there is.
-    #[error("there is no worktree of this name: {0}")]
+    #[error("worktree not found: {0}")]
     Unknown(String),
     /// Merge it, or say that it may be lost.
     #[error("the worktree {name} has work in it that is not merged: {left}")]
@@ -270,9 +270,7 @@ pub enum WorktreeError {
     )]
     Untrusted(Utf8PathBuf),
     /// Begin another agent with the changes as they are now.
-    #[error(
-        "the changes that the worktree was given are gone, and it is nothing without them: {path} ({source})"
-    )]
+    #[error("the uncommitted changes that the worktree started from are gone: {path} ({source})")]
     CopiedGone {
         /// Which worktree.
         path: Utf8PathBuf,

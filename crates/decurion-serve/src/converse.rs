@@ -766,7 +766,7 @@ fn failed(error: String) -> HostAnswer {
 }
 
 fn nobody() -> Answer {
-    Answer::Deny { message: "nobody is there to answer: the host has gone".to_owned(), interrupt: false }
+    Answer::Deny { message: "host disconnected".to_owned(), interrupt: false }
 }
 
 fn success(id: &str, response: &Value) -> Value {

@@ -649,7 +649,7 @@ fn elicited(response: Result<Value, String>) -> (Elicited, Option<String>) {
         Some("accept") => ElicitationAction::Accept,
         Some("decline") => ElicitationAction::Decline,
         Some("cancel") => ElicitationAction::Cancel,
-        _ => return nothing("`action` is none of `accept`, `decline` and `cancel`".to_owned()),
+        _ => return nothing("`action` must be `accept`, `decline` or `cancel`".to_owned()),
     };
     match response.get("content") {
         None | Some(Value::Null) => (Elicited::plain(action), None),

@@ -84,12 +84,14 @@ impl Teller {
             TaskState::Ended(outcome) => ending(outcome),
             TaskState::Queued { .. } => {
                 let put_back = !self.queued.insert(task.clone()) || queued;
-                if put_back { "goes on in the background" } else { "waits until another has ended" }
+                if put_back { "continues in the background" } else { "waits until another has ended" }
                     .to_owned()
             }
             TaskState::Running { .. } if queued => "begins".to_owned(),
-            TaskState::Running { attention: Attention::Background } => "goes on in the background".to_owned(),
-            TaskState::Paused { reason, .. } => format!("is held: {}", one_line(reason)),
+            TaskState::Running { attention: Attention::Background } => {
+                "continues in the background".to_owned()
+            }
+            TaskState::Paused { reason, .. } => format!("paused: {}", one_line(reason)),
             _ => return None,
         };
         Some(format!("{}□ {} {how}", indent(record.depth), name(record)))

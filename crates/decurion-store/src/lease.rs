@@ -294,7 +294,7 @@ impl Leases {
     pub fn hold(&self, session: SessionId) -> io::Result<Held> {
         let name = holder_name(session);
         let held = self.lock(&name)?;
-        let mut held = held.ok_or_else(|| io::Error::other("the session is held by another process"))?;
+        let mut held = held.ok_or_else(|| io::Error::other("the session is open in another process"))?;
         held.gone_after = Some((self.root(true)?.sub(HOLDERS, true)?, name));
         Ok(held)
     }

@@ -86,7 +86,7 @@ where
 
 #[allow(clippy::needless_pass_by_value)]
 fn crashed(error: tokio::task::JoinError) -> ToolOutput {
-    ToolOutput::error(format!("the tool failed by a fault of its own: {error}"))
+    ToolOutput::error(format!("internal error in the tool: {error}"))
 }
 
 /// Why file work did not happen, in words for the model.

@@ -106,7 +106,7 @@ pub enum OauthError {
     #[error("the authorization server refused: {0}")]
     Refused(String),
     /// Nobody answered in the browser.
-    #[error("nobody agreed in the browser within {0} seconds; try again")]
+    #[error("no login in the browser within {0} seconds; try again")]
     Nobody(u64),
     /// The loopback port for the browser could not be used.
     #[error("cannot listen on this machine for the browser: {0}")]

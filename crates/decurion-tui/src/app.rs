@@ -632,12 +632,12 @@ impl App {
                 // Whoever has closed its page does not want it any more.
                 let Some(page) = self.page.take_if(|page| page.is_awaited()) else { return Vec::new() };
                 let title = page.title;
-                let text = if end.text.is_empty() { "it has printed nothing".to_owned() } else { end.text };
+                let text = if end.text.is_empty() { "no output".to_owned() } else { end.text };
                 self.page = Some(Page::text(format!("{title} · {} bytes", end.bytes), text));
             }
             (Waits::Budget, Reply::Done { value }) => {
                 let limits = serde_json::from_value::<Limits>(value.clone()).unwrap_or_default();
-                self.known.hint = Some(format!("its budget is now: {}", crate::budget::words(&limits)));
+                self.known.hint = Some(format!("Budget: {}", crate::budget::words(&limits)));
             }
             (
                 Waits::Budget | Waits::Output | Waits::List(_) | Waits::Unqueued | Waits::Rewound(_),

@@ -23,7 +23,7 @@ pub(crate) const SHELL: &str = "!";
 /// How much of a call's output is kept to be looked at.
 const MOST_OUTPUT: usize = 16 << 10;
 /// What is said where parts of an answer were shown that do not follow each other.
-const MISSED: &str = "a part of the answer above was missed while it came; here it is whole";
+const MISSED: &str = "part of the answer above was missed while streaming; here it is in full";
 
 /// One piece of a conversation.
 #[derive(Clone, Debug, PartialEq)]
@@ -181,7 +181,7 @@ impl Conversation {
         &self.calling
     }
 
-    /// Whether nothing was said yet.
+    /// Whether no messages yet.
     pub fn is_empty(&self) -> bool {
         self.is_empty
     }
@@ -343,7 +343,7 @@ impl Conversation {
                 self.saying.clear();
                 self.thinking.clear();
                 if was_shown {
-                    let text = format!("the answer above broke off and is asked for again: {reason}");
+                    let text = format!("the answer above broke off; retrying: {reason}");
                     self.push(Item::Notice { level: "warning".to_owned(), text });
                 }
             }

@@ -66,7 +66,7 @@ const TABLE: &[(&str, Action, &[&str], &str)] = &[
     ),
     ("leave", Action::Leave, &["ctrl+c"], "empty the prompt; twice leaves"),
     ("endOfInput", Action::EndOfInput, &["ctrl+d"], "leave"),
-    ("background", Action::Background, &["ctrl+b"], "go on while foreground work runs in the background"),
+    ("background", Action::Background, &["ctrl+b"], "move foreground work to the background"),
     ("mode", Action::Mode, &["shift+tab"], "the next permission mode"),
     ("transcript", Action::Transcript, &["ctrl+o"], "the whole conversation, unfolded"),
     ("tasks", Action::Tasks, &["ctrl+t"], "agents and commands"),

@@ -70,7 +70,7 @@ fn agents(rows: &[Value]) -> List {
         Offer::all('n', "new").asking("name of the new agent"),
         Offer::all('l', "check all"),
     ];
-    List::new("Agents", rows, &offers, "there are no agents")
+    List::new("Agents", rows, &offers, "no agents")
 }
 
 fn sessions(rows: &[Value]) -> List {
@@ -185,7 +185,7 @@ fn hooks(hooks: &[HookDeclaration]) -> List {
         details: vec![hook.source.clone()],
         ..Row::default()
     };
-    List::new("Hooks in force", hooks.iter().map(row).collect(), &[], "there are no hooks")
+    List::new("Hooks in force", hooks.iter().map(row).collect(), &[], "no hooks")
 }
 
 fn servers(servers: &[McpDetail]) -> List {
@@ -239,7 +239,7 @@ fn context(used: &ContextUse) -> List {
         note: format!("{} · {}%{}", tokens(free), share(free), compacts.unwrap_or_default()),
         ..Row::default()
     };
-    List::new(title, std::iter::once(free).chain(all).collect(), &[], "nothing was said yet")
+    List::new(title, std::iter::once(free).chain(all).collect(), &[], "no messages yet")
 }
 
 /// How full a window is, in a few signs.

@@ -271,7 +271,7 @@ impl Page {
     fn coming(&self, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
         let Of::Agent(following) = &self.of else { return Vec::new() };
         if following.early.is_some() {
-            return vec![Line::styled("its record is being read …", theme.faint)];
+            return vec![Line::styled("loading the transcript …", theme.faint)];
         }
         let mut lines = coming::lines(&following.conversation, theme, columns, false);
         lines.extend(following.told.iter().map(|text| {

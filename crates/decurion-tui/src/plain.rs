@@ -203,7 +203,7 @@ fn type_line(app: &mut App, line: &str) -> Vec<Effect> {
     }
     let text: String = without_sequences(line).chars().filter(|letter| !is_key(*letter)).collect();
     if text != line {
-        app.say("warning", "keys that are no text were left out of this line");
+        app.say("warning", "keys that are not text were dropped from this line");
         // Without them it is no empty line, which would decide something.
         if text.trim().is_empty() {
             return Vec::new();
@@ -265,7 +265,7 @@ fn take_line(app: &mut App, line: &str) -> Vec<Effect> {
             prompt(app, line)
         }
         Wants::Choice { .. } => {
-            app.say("warning", "that is no number and no letter of those above (q closes it)");
+            app.say("warning", "not a number or letter from above (q closes)");
             Vec::new()
         }
         Wants::Prompt if word == "?" => press(app, KeyCode::Char('?')),
@@ -287,7 +287,7 @@ fn prompt(app: &mut App, line: &str) -> Vec<Effect> {
     let is_prompt =
         |effect: &Effect| matches!(effect, Effect::Send(Request { command: Command::Submit { .. }, .. }));
     if waits && effects.iter().any(is_prompt) {
-        app.say("info", "queued: it is sent when the agent is done with what it does now");
+        app.say("info", "queued: sent when the agent is done with its current turn");
     }
     effects
 }

@@ -127,7 +127,7 @@ impl Wanted {
 }
 
 fn there_already(target: &Utf8Path) -> Failure {
-    Failure::usage(format!("there is a file of this name already: {target}"))
+    Failure::usage(format!("file exists: {target}"))
         .hint("--force replaces it; -o - writes to standard output")
 }
 

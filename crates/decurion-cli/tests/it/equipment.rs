@@ -115,7 +115,7 @@ fn a_plugin_is_added_checked_switched_and_forgotten() {
         p
           runs at UserPromptSubmit: touch WORK/p/ran
         decurion: confirmation required
-          look at what is printed above, then run it in a terminal or pass --yes
+          check what is printed above, then run this in a terminal or pass --yes
         = 2
         $ add --yes p
         p
@@ -247,7 +247,7 @@ fn explain_shows_what_an_agent_carries() {
     expect![[r"
         HOME/.claude/agents/a.md:5: warning: `skills`: no such skill: gone
         HOME/.claude/agents/a.md:8: warning: `mcpServers`: no server is declared under this name: github
-        HOME/.claude/commands/empty.md: error: there is no text below the head, so there is nothing to do"]]
+        HOME/.claude/commands/empty.md: error: no text below the head, so there is nothing to do"]]
     .assert_eq(&short(&home, &lint.lines.join("\n")));
 }
 

@@ -332,5 +332,5 @@ when
     let missing = results(&run("mcp__g__can")).join("\n");
     assert!(missing.contains("MCP server \\\"g\\\" offers no such tool"), "{missing}");
     let nobody = results(&run("mcp__h__can")).join("\n");
-    assert!(nobody.contains("there is no MCP server that it could be of"), "{nobody}");
+    assert!(nobody.contains("no MCP server has this prompt"), "{nobody}");
 }

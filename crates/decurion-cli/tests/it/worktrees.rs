@@ -197,7 +197,7 @@ fn a_worktree_is_removed_by_its_name_and_what_is_not_merged_only_if_that_is_said
         shown.push_str(&format!("{arguments:?} {:?}: {}\n", run.ending.code(), masked(&stand, &run)));
     }
     expect![[r#"
-        ["remove", "none"] 2: decurion: there is no worktree of this name: none
+        ["remove", "none"] 2: decurion: worktree not found: none
           `decurion worktrees list` lists them
         ["remove", "mine"] 1: decurion: the worktree mine has work in it that is not merged: 1 untracked, nothing committed
           `decurion merge mine` merges it, except for files that git ignores; --discard deletes it

@@ -177,7 +177,7 @@ impl Maker<'_> {
         let written = entry.and_then(|entry| Some((entry.text()?, entry.line)));
         let stem = self.draft.plugin.map(|_| (self.draft.stem, 1));
         let Some((name, line)) = self.draft.name.or(written).or(stem) else {
-            return self.error(entry.map_or(1, |entry| entry.line), "there is no `name`");
+            return self.error(entry.map_or(1, |entry| entry.line), "missing `name`");
         };
         if let Some(reason) = name_problem(name) {
             return self.error(line, format!("`name` {reason}"));
@@ -509,11 +509,11 @@ impl Maker<'_> {
         if self.definition.description.is_empty() {
             let entry = self.draft.entries.iter().find(|entry| entry.key == "description");
             let line = entry.map_or(self.draft.name.map_or(1, |(_, line)| line), |entry| entry.line);
-            self.error(line, "there is no `description`, so nobody would know when to use it");
+            self.error(line, "missing `description`, which says when to use it");
         }
         match self.draft.prompt.as_deref().map(str::trim) {
-            None => self.error(self.draft.name.map(|(_, line)| line), "there is no `prompt`"),
-            Some("") => self.warn(None, "there is no text below the head: the agent has no instructions"),
+            None => self.error(self.draft.name.map(|(_, line)| line), "missing `prompt`"),
+            Some("") => self.warn(None, "no text below the head: the agent has no instructions"),
             Some(_) => {}
         }
         let failed = self.found.iter().any(|problem| problem.severity == Severity::Error);

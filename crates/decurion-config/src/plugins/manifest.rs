@@ -119,14 +119,11 @@ impl Reader {
         let root = &self.plugin.root;
         let usual = ["agents", "skills", "commands", "hooks/hooks.json", ".mcp.json"];
         if usual.iter().any(|name| root.join(name).exists()) {
-            let text = format!(
-                "there is no .claude-plugin/plugin.json; it is called by its folder: {}",
-                self.plugin.name
-            );
+            let text = format!("no .claude-plugin/plugin.json; named after its folder: {}", self.plugin.name);
             self.say(Severity::Warning, None, text);
             self.check_name(None);
         } else {
-            self.say(Severity::Error, None, "not a plugin: there is no .claude-plugin/plugin.json");
+            self.say(Severity::Error, None, "not a plugin: no .claude-plugin/plugin.json");
         }
     }
 
@@ -176,7 +173,7 @@ impl Reader {
             }
         }
         if name_line.is_none() {
-            let text = format!("there is no `name`; it is called by its folder: {}", self.plugin.name);
+            let text = format!("missing `name`; named after its folder: {}", self.plugin.name);
             self.say(Severity::Warning, Some(document.at.line), text);
         }
         self.check_name(name_line);

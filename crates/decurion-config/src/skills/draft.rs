@@ -313,12 +313,12 @@ impl Maker<'_> {
         let head = &self.draft.document.head;
         let line = |key: &str| head.iter().find(|entry| entry.key == key).map(|entry| entry.line);
         if self.draft.document.body.is_empty() {
-            self.say(Severity::Error, None, "there is no text below the head, so there is nothing to do");
+            self.say(Severity::Error, None, "no text below the head, so there is nothing to do");
         }
         if self.skill.description.is_empty() {
             self.skill.description = first_line(&self.draft.document.body);
             if self.draft.kind == SkillKind::Skill {
-                let text = "there is no `description`; its first line stands for it";
+                let text = "no `description`; its first line is used";
                 self.warn(line("description").unwrap_or(1), text);
             }
         }

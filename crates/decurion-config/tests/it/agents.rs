@@ -227,26 +227,26 @@ fn what_is_wrong_is_said_with_its_line() {
     );
     check(
         "---\ndescription: d\n---\nx",
-        &expect![[r"
-        home/.decurion/agents/a.md:1: error: there is no `name`
-    "]],
+        &expect![[r#"
+            home/.decurion/agents/a.md:1: error: missing `name`
+        "#]],
     );
     check(
         "---\nname:\ndescription: d\n---\nx",
-        &expect![[r"
-        home/.decurion/agents/a.md:2: error: there is no `name`
-    "]],
+        &expect![[r#"
+            home/.decurion/agents/a.md:2: error: missing `name`
+        "#]],
     );
     check(
         "---\nname: a\n---\nx",
         &expect![[r"
-        home/.decurion/agents/a.md:1: error: there is no `description`, so nobody would know when to use it
+        home/.decurion/agents/a.md:1: error: missing `description`, which says when to use it
     "]],
     );
     check(
         "---\nname: a\ndescription: ''\n---\nx",
         &expect![[r"
-        home/.decurion/agents/a.md:3: error: there is no `description`, so nobody would know when to use it
+        home/.decurion/agents/a.md:3: error: missing `description`, which says when to use it
     "]],
     );
     check(
@@ -265,7 +265,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "---\nname: a\ndescription: d\n---\n",
         &expect![[r#"
         {"name":"a","description":"d","prompt":""}
-        home/.decurion/agents/a.md: warning: there is no text below the head: the agent has no instructions
+        home/.decurion/agents/a.md: warning: no text below the head: the agent has no instructions
     "#]],
     );
     check(
@@ -523,10 +523,10 @@ fn definitions_on_the_command_line() {
     check(
         r#"{"r": {"description": "d"}, "s": 5, "t": {"prompt": "x"}}"#,
         &expect![[r#"
-        --agents:1: agent "r": error: there is no `prompt`
-        --agents:1: error: expected an object as the definition of "s"
-        --agents:1: agent "t": error: there is no `description`, so nobody would know when to use it
-    "#]],
+            --agents:1: agent "r": error: missing `prompt`
+            --agents:1: error: expected an object as the definition of "s"
+            --agents:1: agent "t": error: missing `description`, which says when to use it
+        "#]],
     );
     check(
         r#"{"r": {"description": "d", "prompt": "x", "tools": [], "x": 1}}"#,
@@ -810,7 +810,7 @@ fn named_files_are_checked_where_they_stand() {
         {"name":"b","description":"d","prompt":"x","tools":{"only":["Raed","Read"],"except":[]}}
         project/.claude/agents/a.md:4: warning: `permissionMode` is ignored, because this folder is not trusted (see `decurion trust`)
         elsewhere/b.md:4: warning: `tools`: no such tool: Raed
-        elsewhere/c/d.md:1: error: there is no `description`, so nobody would know when to use it
+        elsewhere/c/d.md:1: error: missing `description`, which says when to use it
         elsewhere/none.md: error: there is no such file
     "#]].assert_eq(&shown(&stage, &Agents::check(&request(&stage.load()), &paths)));
 }

@@ -96,13 +96,13 @@ fn a_change_is_in_the_file_of_its_source() {
         home/.decurion/settings.json
         home/.decurion/settings.json
         home/.decurion/settings.json
-        not kept: a mode that asks nobody is not made the usual one by an answer; write it by hand if that is meant
+        not kept: an answer cannot make a mode that never asks the default; to do that, edit the settings by hand
         project/.decurion/settings.json
         project/.decurion/settings.local.json
         project/.decurion/settings.local.json
         project/.decurion/settings.local.json
         project/.decurion/settings.local.json
-        not kept: there is no settings file of ours for this here (it is for the session alone)
+        not kept: no settings file to save this in (it is for the session alone)
         --- home/.decurion/settings.json
         {
           "permissions": {

@@ -391,7 +391,7 @@ fn a_definition_names_servers_or_declares_its_own() {
             expect![[r#"
             git = git g
             ! agents/a.md: MCP server "off": disabled: its declaration says so
-            ! agents/a.md: MCP server "gone": there is no such server; declared are: git, off"#]],
+            ! agents/a.md: MCP server "gone": unknown server; declared: git, off"#]],
         ),
         (
             json!(["git", {"own": {"command": "x"}, "git": {"command": "other"}}]),

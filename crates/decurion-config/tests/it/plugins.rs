@@ -66,10 +66,7 @@ fn what_is_wrong_with_a_plugins_hooks_is_told_with_its_line() {
     let stage = stage().file("p/hooks/hooks.json", hooks);
     let plugin = Plugin::check(&stage.top.join("p"), &stage.load(), &["Read"]);
     let said: Vec<String> = plugin.problems.iter().map(|problem| stage.short(&problem.to_string())).collect();
-    assert_eq!(
-        said,
-        ["p/hooks/hooks.json:5: warning: hooks.Stop[0].hooks[0]: left out: there is no such type of hook"]
-    );
+    assert_eq!(said, ["p/hooks/hooks.json:5: warning: hooks.Stop[0].hooks[0]: left out: unknown hook type"]);
 }
 
 #[test]

@@ -103,10 +103,10 @@ fn list(definitions: &[Arc<AgentDefinition>], forks: bool, rules: &RuleSet) -> S
 fn schema(background: bool) -> Value {
     let mut properties = json!({
         "description": {"type": "string", "description": "The task in 3 to 5 words, for people"},
-        "prompt": {"type": "string", "minLength": 1, "description": "All that the agent is told"},
+        "prompt": {"type": "string", "minLength": 1, "description": "Everything the agent needs to know: it sees nothing else"},
         "subagent_type": {"type": "string", "description": "Which agent"},
         "model": {"type": "string", "description": "sonnet, opus, haiku, inherit, or the id of a model; leave it out unless asked for"},
-        "resume": {"type": "string", "description": "The id of an earlier agent that should go on"},
+        "resume": {"type": "string", "description": "The id of an earlier agent to continue"},
         "max_turns": {"type": "integer", "exclusiveMinimum": 0},
         "effort": {"type": "string"},
         "isolation": {
@@ -129,7 +129,8 @@ fn schema(background: bool) -> Value {
         }
     });
     if background && let Some(members) = properties.as_object_mut() {
-        let property = json!({"type": "boolean", "description": "Go on at once and be told when it ends"});
+        let property =
+            json!({"type": "boolean", "description": "Return at once; you are notified when it ends"});
         members.insert("run_in_background".to_owned(), property);
     }
     json!({

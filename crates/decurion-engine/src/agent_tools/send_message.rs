@@ -80,11 +80,11 @@ fn told(to: &AgentId, sent: Sent) -> ToolOutput {
     let message = match sent {
         Sent::Delivered => format!("Agent {to} is at work and will read this at its next step."),
         Sent::Resumed { tells_sender: true } => format!(
-            "Agent {to} had ended; it goes on with this message in the background. You are told when it ends."
+            "Agent {to} had ended; it was resumed with this message in the background. You are notified when it ends."
         ),
         Sent::Resumed { tells_sender: false } => format!(
-            "Agent {to} had ended; it goes on with this message in the background. Whoever it works for is told \
-             when it ends; ask it to write to you if you need its answer."
+            "Agent {to} had ended; it was resumed with this message in the background. The agent that started it \
+             is notified when it ends; ask it to write to you if you need its answer."
         ),
     };
     let mut value = json!({"success": true, "message": message});

@@ -226,7 +226,7 @@ fn failure(ending: &Ending) -> String {
         Ending::Code(code) => format!("exit code {code}"),
         Ending::Signal(signal) => format!("it was killed by signal {signal}"),
         Ending::OverLimit(limit) => format!("it was ended: it used more than {limit}"),
-        Ending::Unseen => "nobody saw it end".to_owned(),
+        Ending::Unseen => "its end was not seen".to_owned(),
         Ending::TimedOut(limit) => format!("it was stopped after {} s", limit.as_secs_f64()),
         Ending::Flooded => "it was stopped after it had printed more than 1 MiB".to_owned(),
         Ending::NotStarted(reason) => format!("it was not started: {reason}"),
@@ -407,7 +407,7 @@ impl Reading<'_> {
             Some("ask") => self.permission(HookPermission::Ask { reason }),
             Some("deny") => self.no(reason),
             Some("defer") => self.unclear("`defer` is not available in this version"),
-            _ => self.unclear("`permissionDecision` is none of allow, ask and deny"),
+            _ => self.unclear("`permissionDecision` must be allow, ask or deny"),
         }
     }
 
@@ -797,7 +797,7 @@ mod tests {
                 PreToolUse {"hookSpecificOutput":{"permissionDecision":"defer","hookEventName":"PreToolUse"}}
                     ask Some("the hook [cmd] gave no usable answer: `defer` is not available in this version"), (`defer` is not available in this version)
                 PreToolUse {"hookSpecificOutput":{"permissionDecision":"denied","hookEventName":"PreToolUse"}}
-                    ask Some("the hook [cmd] gave no usable answer: `permissionDecision` is none of allow, ask and deny"), (`permissionDecision` is none of allow, ask and deny)
+                    ask Some("the hook [cmd] gave no usable answer: `permissionDecision` must be allow, ask or deny"), (`permissionDecision` must be allow, ask or deny)
                 PreToolUse {"hookSpecificOutput":{"permissionDecision":"allow","updatedInput":"rm","hookEventName":"PreToolUse"}}
                     ask Some("the hook [cmd] gave no usable answer: `updatedInput` is not an object"), (`updatedInput` is not an object)
                 PreToolUse {"hookSpecificOutput":{"permissionDecision":"allow","permissionDecisionReason":5,"hookEventName":"PreToolUse"}}

@@ -129,7 +129,7 @@ impl Owner {
         call: Option<&AgentInput>,
         folding: Option<Folding>,
     ) -> Result<Spawned, String> {
-        let gone = || format!("Agent {agent} has no usable transcript and cannot go on.");
+        let gone = || format!("Agent {agent} has no usable transcript and cannot be resumed.");
         let task: TaskId = agent.clone().into();
         self.check_type(record.agent_type.as_deref().unwrap_or_default())?;
         let old = self.tree.tasks.row(&task).and_then(|row| row.spec.clone()).ok_or_else(gone)?;
@@ -340,7 +340,7 @@ impl Owner {
         if let Some(own) = &desk.who.agent
             && (own == agent || !self.tree.tasks.subtree(&own.clone().into()).contains(&agent.clone().into()))
         {
-            return Err(format!("Agent {agent} is not one of yours; only its own line can go on with it."));
+            return Err(format!("Agent {agent} is not one of yours; only agents above it can resume it."));
         }
         kind.map_or(Ok(()), |kind| self.check_type(kind))
     }

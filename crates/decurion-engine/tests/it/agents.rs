@@ -196,7 +196,7 @@ when turn=2
             #1 told   #2 completed "inner done"
             #1 model  "outer done"
             #1 end    completed "outer done"
-        →      "outer done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 1551\ntool_uses: 1\nduration_ms: 64</usage>"
+        →      "outer done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 1558\ntool_uses: 1\nduration_ms: 64</usage>"
         model  "done"
         end    completed "done"
     "#]].assert_eq(&stage.log("go").await);
@@ -364,7 +364,7 @@ when turn=4
             start  SendMessage (no rule)
             mail   "go on"
             begin  #1 local_agent Background
-            →      "{\"success\":true,\"message\":\"Agent #1 had ended; it goes on with this message in the background. You are told when it ends.\",\"resumedAgentId\":\"#1\"}"
+            →      "{\"success\":true,\"message\":\"Agent #1 had ended; it was resumed with this message in the background. You are notified when it ends.\",\"resumedAgentId\":\"#1\"}"
             model  "sent"
                 #1 told   "<message from=\"main\">\ngo on\n</message>"
             end    completed "sent"

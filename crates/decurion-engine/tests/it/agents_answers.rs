@@ -881,6 +881,9 @@ when
         SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
     let again = stage.play_all(request, &[&format!("take {agent}")]).await.unwrap();
     let log = decurion_testkit::stage::render(&again.events);
-    assert!(log.contains("has no usable transcript and cannot go on") && !log.contains("never"), "{log}");
+    assert!(
+        log.contains("has no usable transcript and cannot be resumed") && !log.contains("never"),
+        "{log}"
+    );
     assert_eq!(again.outcome, Outcome::Completed { report: "done".into(), limit: None });
 }

@@ -59,7 +59,7 @@ async fn nobody_to_ask_is_said_and_is_the_outcome() {
     let mut stage = one(worker, "");
     stage.rules.allow.clear();
     let log = stage.log("go").await;
-    assert!(log.contains("nobody can be asked in this session"), "{log}");
+    assert!(log.contains("permission cannot be requested in this non-interactive session"), "{log}");
     assert!(log.contains("#1 end    {\"outcome\":\"denied\""), "{log}");
     assert!(log.contains("It was denied what it needed"), "the parent reads it too:\n{log}");
 }

@@ -164,7 +164,7 @@ when agent=main
     );
     stage.agent_settings.max_depth = 2;
     let log = stage.log("go").await;
-    assert!(log.contains("You are told when it ends"), "{log}");
+    assert!(log.contains("You are notified when it ends"), "{log}");
     assert!(log.contains("told   #2 completed \"inner again\""), "{log}");
 }
 

@@ -164,7 +164,7 @@ async fn nobody_answers_in_a_persons_place_without_saying_what() {
     expect![[r"
         default: asked; answers null
         bypass: asked; answers null
-        dontAsk: The questions were not answered: it is a question to a person; mode dontAsk asks nobody, so it is denied
+        dontAsk: The questions were not answered: it is a question to a person; mode dontAsk never asks, so it is denied
         a hook allows: asked; answers null
         a hook answers: What the user chose:
         - Which database?

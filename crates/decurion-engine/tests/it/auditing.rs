@@ -84,7 +84,7 @@ async fn decisions_of_rules_modes_and_people_are_recorded_with_their_source() {
     expect![[r#"
         root Poke Poke "1" allow by rule Poke default: allowed by Poke
         root Poke Poke "1" deny by rule Poke default: denied by Poke
-        root Poke Poke "1" deny by nobody - default: no rule allows this tool; nobody can be asked in this session
+        root Poke Poke "1" deny by nobody - default: no rule allows this tool; permission cannot be requested in this non-interactive session
         root Poke Poke "1" ask by policy - default: no rule allows this tool
         root Poke Poke "1" allow by person - default: answered: allow
         root Poke Poke "1" ask by policy - default: no rule allows this tool
@@ -107,7 +107,7 @@ async fn decisions_of_hooks_are_recorded_as_theirs() {
     expect![[r#"
         root Poke Poke "1" allow by hook - default: says the hook
         root Poke Poke "1" deny by hook - default: PreToolUse:Poke hook error: says the hook
-        root Poke Poke "1" deny by nobody - default: says the hook; nobody can be asked in this session
+        root Poke Poke "1" deny by nobody - default: says the hook; permission cannot be requested in this non-interactive session
     "#]]
     .assert_eq(&memory.lines());
 }

@@ -279,8 +279,8 @@ async fn the_question_of_a_child_names_it_also_from_behind() {
 async fn where_nobody_can_be_asked_it_is_declined_and_said_once() {
     let twice = "when turn=1\n  call mcp__clerk__ask {}\nwhen\n  say \"done\"\n";
     for (answers, mode, why) in [
-        (false, None, "nobody can be asked in this session"),
-        (true, Some(Mode::DontAsk), "its agent runs in mode dontAsk, which asks nobody"),
+        (false, None, "this session is non-interactive"),
+        (true, Some(Mode::DontAsk), "its agent runs in mode dontAsk, which never asks"),
     ] {
         let (mut stage, heard) = stage(twice, form());
         stage.request.answers = answers;

@@ -207,23 +207,23 @@ async fn a_function_of_the_host_answers_like_a_command() {
             refuse Poke: PreToolUse:Poke hook error: never
             ✗      "Permission denied: PreToolUse:Poke hook error: never"
         {"hookSpecificOutput":{"permissionDecision":"ask","hookEventName":"PreToolUse"}}
-            refuse Poke: a hook wants a person to decide; nobody can be asked in this session
-            ✗      "Permission denied: a hook wants a person to decide; nobody can be asked in this session"
-            end    {"outcome":"denied","reason":"Poke was not allowed: a hook wants a person to decide; nobody can be asked in this session","partial":"done"}
+            refuse Poke: a hook wants a person to decide; permission cannot be requested in this non-interactive session
+            ✗      "Permission denied: a hook wants a person to decide; permission cannot be requested in this non-interactive session"
+            end    {"outcome":"denied","reason":"Poke was not allowed: a hook wants a person to decide; permission cannot be requested in this non-interactive session","partial":"done"}
         {"hookSpecificOutput":{"additionalContext":"mind the gap","hookEventName":"PreToolUse"}}
             start  Poke (Poke)
             →      "x"
             note   "mind the gap" Note("hook")
         "garbage"
             notice PreToolUse hook [hook_0]: the host answered with something that is not an object
-            refuse Poke: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; nobody can be asked in this session
-            ✗      "Permission denied: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; nobody can be asked in this session"
-            end    {"outcome":"denied","reason":"Poke was not allowed: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; nobody can be asked in this session","partial":"don…
+            refuse Poke: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; permission cannot be requested in this non-interactive session
+            ✗      "Permission denied: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; permission cannot be requested in this non-interactive session"
+            end    {"outcome":"denied","reason":"Poke was not allowed: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; permission cannot be requested in this non-interact…
         [1]
             notice PreToolUse hook [hook_0]: the host answered with something that is not an object
-            refuse Poke: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; nobody can be asked in this session
-            ✗      "Permission denied: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; nobody can be asked in this session"
-            end    {"outcome":"denied","reason":"Poke was not allowed: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; nobody can be asked in this session","partial":"don…
+            refuse Poke: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; permission cannot be requested in this non-interactive session
+            ✗      "Permission denied: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; permission cannot be requested in this non-interactive session"
+            end    {"outcome":"denied","reason":"Poke was not allowed: the hook [hook_0] gave no usable answer: the host answered with something that is not an object; permission cannot be requested in this non-interact…
     "#]].assert_eq(&table);
 }
 
@@ -336,9 +336,9 @@ when
         [{"type":"addRules","behavior":"deny","destination":"moon"}]
             asked about 1, 2
             PermissionRequest hook [hook_0]: not obeyed: addRules: an unknown `destination`: moon; it allows the call with less rights than now, and which was not understood
-            refused: the hook [hook_0] gave no usable answer: it allows the call with less rights than now, and which was not understood; nobody can be asked in this session
+            refused: the hook [hook_0] gave no usable answer: it allows the call with less rights than now, and which was not understood; permission cannot be requested in this non-interactive session
             PermissionRequest hook [hook_0]: not obeyed: addRules: an unknown `destination`: moon; it allows the call with less rights than now, and which was not understood
-            refused: the hook [hook_0] gave no usable answer: it allows the call with less rights than now, and which was not understood; nobody can be asked in this session
+            refused: the hook [hook_0] gave no usable answer: it allows the call with less rights than now, and which was not understood; permission cannot be requested in this non-interactive session
         [{"type":"setMode","mode":"acceptEdits","destination":"localSettings"},{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"allow","destination":"session"}]
             asked about 1
             Permissions changed: the mode is acceptEdits; Poke is now allowed
@@ -401,14 +401,14 @@ async fn a_function_that_fails_or_never_answers_is_never_an_approval() {
     expect![[r#"
         Default, 0 s, 0 taken back
             notice PreToolUse hook [hook_0]: the host could not do it: boom
-            refuse Poke: the hook [hook_0] gave no usable answer: the host could not do it: boom; nobody can be asked in this session
-            ✗      "Permission denied: the hook [hook_0] gave no usable answer: the host could not do it: boom; nobody can be asked in this session"
-            end    {"outcome":"denied","reason":"Poke was not allowed: the hook [hook_0] gave no usable answer: the host could not do it: boom; nobody can be asked in this session","partial":"done"}
+            refuse Poke: the hook [hook_0] gave no usable answer: the host could not do it: boom; permission cannot be requested in this non-interactive session
+            ✗      "Permission denied: the hook [hook_0] gave no usable answer: the host could not do it: boom; permission cannot be requested in this non-interactive session"
+            end    {"outcome":"denied","reason":"Poke was not allowed: the hook [hook_0] gave no usable answer: the host could not do it: boom; permission cannot be requested in this non-interactive session","partial":"…
         Default, 60 s, 1 taken back
             notice PreToolUse hook [hook_0]: the host gave no answer within 60 s
-            refuse Poke: the hook [hook_0] gave no usable answer: the host gave no answer within 60 s; nobody can be asked in this session
-            ✗      "Permission denied: the hook [hook_0] gave no usable answer: the host gave no answer within 60 s; nobody can be asked in this session"
-            end    {"outcome":"denied","reason":"Poke was not allowed: the hook [hook_0] gave no usable answer: the host gave no answer within 60 s; nobody can be asked in this session","partial":"done"}
+            refuse Poke: the hook [hook_0] gave no usable answer: the host gave no answer within 60 s; permission cannot be requested in this non-interactive session
+            ✗      "Permission denied: the hook [hook_0] gave no usable answer: the host gave no answer within 60 s; permission cannot be requested in this non-interactive session"
+            end    {"outcome":"denied","reason":"Poke was not allowed: the hook [hook_0] gave no usable answer: the host gave no answer within 60 s; permission cannot be requested in this non-interactive session","parti…
         Continue, 0 s, 0 taken back
             notice PreToolUse hook [hook_0]: the host could not do it: boom
             start  Poke (Poke)
@@ -438,7 +438,7 @@ async fn what_comes_late_or_twice_is_refused_and_changes_nothing() {
     let second = led.answer(request.id, deny.clone()).await;
     assert_eq!(led.reply(first).await, Reply::Done { value: Value::Null });
     let Reply::Refused { reason } = led.reply(second).await else { panic!("taken twice") };
-    assert!(reason.starts_with("nothing is asked of the host under this id, or not any more"), "{reason}");
+    assert!(reason.starts_with("no open request with this id"), "{reason}");
     let late = match asked(&led.events).get(1) {
         Some(request) => request.clone(),
         None => led.asked().await,

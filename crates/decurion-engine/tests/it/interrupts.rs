@@ -293,7 +293,7 @@ when
             #1 start  Agent (no rule)
             #1 begin  #2 local_agent Foreground
             #2 user   "inner"
-        told   "Agent #1 (\"outer\") is still at work: 1 more tool uses, 1136 more tokens. There is no need to read its file; a notification follows when it ends."
+        told   "Agent #1 (\"outer\") is still at work: 1 more tool uses, 1143 more tokens. There is no need to read its file; a notification follows when it ends."
         model  "on"
             #2 model  calls Skill {"text":"x"}
             #2 wait   for an answer

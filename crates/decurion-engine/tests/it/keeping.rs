@@ -221,7 +221,10 @@ async fn the_administrators_rules_are_nobodys_to_take_away() {
     for (id, update) in (2..).zip(ways) {
         send(&link, id, Command::Permit { updates: vec![update.clone()] }).await;
         let reply = replied(&mut link, id).await;
-        assert!(format!("{reply:?}").contains("is the administrator's"), "{update:?}: {reply:?}");
+        assert!(
+            format!("{reply:?}").contains("which only an administrator can change"),
+            "{update:?}: {reply:?}"
+        );
     }
     send(&link, 9, Command::Inspect { what: Inspected::Rules }).await;
     let Reply::Done { value } = replied(&mut link, 9).await else { panic!("no rules") };

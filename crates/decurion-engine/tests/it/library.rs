@@ -224,7 +224,7 @@ async fn inline_commands_run_as_the_rules_say_and_what_is_refused_says_so() {
         Base directory for this skill: /skills/s
 
         one hello
-        two [not run: `touch mark`: it changes files, and no rule allows it: touch mark; nobody can be asked in this session (the rule Bash(touch mark) would allow it)]
+        two [not run: `touch mark`: it changes files, and no rule allows it: touch mark; permission cannot be requested in this non-interactive session (the rule Bash(touch mark) would allow it)]
         three [not run: `rm -rf x`: denied by Bash(rm:*)]"]].assert_eq(&results(&played, "Skill").join("\n"));
     assert!(!stage.request.cwd.join("mark").exists());
     // Asked and answered: it runs, once, and what is denied still is.

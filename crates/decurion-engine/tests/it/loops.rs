@@ -108,10 +108,10 @@ when turn=2
     expect![[r#"
         user   "go"
         model  calls Poke {"text":"x"}
-        refuse Poke: no rule allows this tool; nobody can be asked in this session
-        ✗      "Permission denied: no rule allows this tool; nobody can be asked in this session"
+        refuse Poke: no rule allows this tool; permission cannot be requested in this non-interactive session
+        ✗      "Permission denied: no rule allows this tool; permission cannot be requested in this non-interactive session"
         model  "I could not"
-        end    {"outcome":"denied","reason":"Poke was not allowed: no rule allows this tool; nobody can be asked in this session","partial":"I could not"}
+        end    {"outcome":"denied","reason":"Poke was not allowed: no rule allows this tool; permission cannot be requested in this non-interactive session","partial":"I could not"}
     "#]].assert_eq(&stage.log("go").await);
 }
 
@@ -235,8 +235,8 @@ when turn=2
         wait   for an answer
         ask    Poke: no rule allows this tool
         answer by nobody
-        refuse Poke: nobody answered within 30 seconds (`permissions.answerTimeout`)
-        ✗      "Permission denied: nobody answered within 30 seconds (`permissions.answerTimeout`)"
+        refuse Poke: no answer within 30 seconds (`permissions.answerTimeout`)
+        ✗      "Permission denied: no answer within 30 seconds (`permissions.answerTimeout`)"
         model  "done"
         end    completed "done"
     "#]]

@@ -173,7 +173,7 @@ async fn a_session_is_in_the_mode_that_was_asked_for_last() {
     expect![[r"
         None true: bypassPermissions, then bypassPermissions; 
         Some(Plan) true: plan, then plan; 
-        None false: default, then default; the session goes on in the mode default: the mode bypassPermissions is switched off by `permissions.disableBypassPermissionsMode`"]].assert_eq(&seen.join("\n"));
+        None false: default, then default; the session continues in mode default: the mode bypassPermissions is switched off by `permissions.disableBypassPermissionsMode`"]].assert_eq(&seen.join("\n"));
 }
 
 /// What is on record, as others read it.

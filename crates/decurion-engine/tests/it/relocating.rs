@@ -259,7 +259,7 @@ async fn a_person_must_agree_or_a_rule() {
     let script = "when turn=1\n  call EnterWorktree {}\nwhen\n  say \"done\"\n";
     let unasked = stage(&repo, script);
     let played = unasked.play("go").await;
-    expect!["Permission denied: no rule lets the session change its checkout; a person must agree, or the rule `EnterWorktree` allow it; nobody can be asked in this session"]
+    expect!["Permission denied: no rule lets the session change its checkout; a person must agree, or the rule `EnterWorktree` allow it; permission cannot be requested in this non-interactive session"]
         .assert_eq(&results(&played, "EnterWorktree", false)[0]);
     assert!(matches!(played.outcome, Outcome::Denied { .. }));
     let mut asked = stage(&repo, script);
@@ -423,8 +423,7 @@ async fn a_session_whose_entered_checkout_is_gone_goes_on_where_it_was_before() 
         assert_eq!(results(&again, "Bash", false), [utf8(repo.path()).as_str()]);
         let said = results(&again, "ExitWorktree", false);
         assert_eq!(said, ["The session works in no worktree that it could leave."]);
-        let notice =
-            "working directory is gone: TREE; the session goes on where it was before it entered that: REPO";
+        let notice = "working directory is gone: TREE; the session continues where it was before it entered the worktree: REPO";
         let told = told(&again);
         assert_eq!(masked(&repo, &worktree, &render(&again.events)).contains(notice), is_first);
         assert_eq!(

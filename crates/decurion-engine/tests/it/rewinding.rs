@@ -454,7 +454,7 @@ async fn nothing_goes_back_while_someone_works() {
             break;
         }
     }
-    expect!["refused: files are put back only while nobody works; wait until the turn and its agents have ended, or interrupt them, and ask again"].assert_eq(&talk.rewind(1, false).await);
+    expect!["refused: files are restored only while nothing is running; wait until the turn and its agents have ended, or interrupt them, and try again"].assert_eq(&talk.rewind(1, false).await);
     talk.reply(Command::Interrupt).await;
     talk.stage.listen(&mut talk.link, &mut Vec::new()).await;
     assert_eq!(talk.rewind(1, false).await, "[] +0 -0");

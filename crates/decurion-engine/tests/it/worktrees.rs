@@ -469,7 +469,10 @@ async fn changes_that_were_given_come_again_or_their_loss_is_the_reason() {
     assert_eq!(yard.trees.release(&dirty.worktree).await, Released::Removed, "it is as it was given");
     yard.repo.git(&["prune", "--expire=now"]).unwrap();
     let error = yard.trees.take_up(&dirty.worktree, yard.session).await.unwrap_err();
-    assert!(error.to_string().starts_with("the changes that the worktree was given are gone"), "{error}");
+    assert!(
+        error.to_string().starts_with("the uncommitted changes that the worktree started from are gone"),
+        "{error}"
+    );
     assert_eq!(yard.traces(), "0 worktrees, 0 branches, leases [Removed]");
 }
 

@@ -137,7 +137,7 @@ impl<'a> Drawing<'a> {
             ));
             x += 33.0 + length(words) * WIDE_LETTER;
         }
-        for (class, words) in [("spawn", "begins"), ("report", "is told")] {
+        for (class, words) in [("spawn", "begins"), ("report", "is notified")] {
             if self.timeline.flows.iter().any(|flow| flow.kind.word() == class) {
                 self.line(format_args!(
                     r#"<path class="{class}" d="M{x:.1} 52h22" marker-end="url(#{class})"/><text x="{:.1}" y="56">{words}</text>"#,
@@ -397,7 +397,7 @@ fn about_flow(timeline: &Timeline, flow: &Flow) -> String {
     let (from, to) = (name(flow.from.lane), name(flow.to.lane));
     let words = match flow.kind {
         FlowKind::Spawn => format!("{from} begins {to}"),
-        FlowKind::Report => format!("{to} is told of the end of {from}"),
+        FlowKind::Report => format!("{to} is notified of the end of {from}"),
     };
     if flow.unfinished { format!("{words} (not on record)") } else { words }
 }

@@ -71,14 +71,14 @@ async fn a_foreground_agent_is_shown_between_its_call_and_its_report() {
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"look","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"look for it"}
         user [#1 worker "look" of call1] "look for it"
         assistant [#1 worker "look" of call1] calls Echo "call2" {"text":"here"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1179,"tool_uses":1,"duration_ms":16},"last_tool_name":"Echo"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1187,"tool_uses":1,"duration_ms":16},"last_tool_name":"Echo"}
         user [#1 worker "look" of call1] → "call2" "here"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1243,"tool_uses":1,"duration_ms":32}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1251,"tool_uses":1,"duration_ms":32}}
         user → "call1" [{"type":"text","text":"found it"},{"type":"text","text":"ag
         status {"status":"requesting"}
         assistant "done"
-        result success "done" origin=null turns=2 of 4895 input tokens 4895 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "done" origin=null turns=2 of 4927 input tokens 4927 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
     "##]]).await;
 }
 
@@ -95,17 +95,17 @@ async fn a_background_agent_is_told_of_and_the_results_wait_for_it() {
         status {"status":"requesting"}
         assistant "started"
         assistant [#1 worker "look" of call1] calls Echo "call2" {"text":"here"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1070,"tool_uses":1,"duration_ms":28},"last_tool_name":"Echo"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1078,"tool_uses":1,"duration_ms":28},"last_tool_name":"Echo"}
         user [#1 worker "look" of call1] → "call2" "<tool_use_error>Error: No such tool available: Echo. The to
         assistant [#1 worker "look" of call1] "found it"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1163,"tool_uses":1,"duration_ms":41}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1170,"tool_uses":1,"duration_ms":41}}
         background_tasks_changed {"tasks":[]}
         init agents=["worker"]
         status {"status":"requesting"}
         assistant "it is found"
-        result success "started" origin=null turns=2 of 2559 input tokens 2559 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":0,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
-        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6331 input tokens 3772 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "started" origin=null turns=2 of 2575 input tokens 2575 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":0,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6370 input tokens 3795 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
     "##]]).await;
 }
 
@@ -118,7 +118,7 @@ async fn agents_of_every_depth_are_shown() {
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"outer","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"delegate"}
         user [#1 worker "outer" of call1] "delegate"
         assistant [#1 worker "outer" of call1] calls Agent "call2" {"description":"inner","prompt":"deep down","subagent_type":"worker"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1190,"tool_uses":1,"duration_ms":13},"last_tool_name":"Agent"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1198,"tool_uses":1,"duration_ms":13},"last_tool_name":"Agent"}
         task_started {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"inner","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":2,"prompt":"deep down","parent_task_id":"#1"}
         user [#2 worker "inner" of call2] "deep down"
         assistant [#2 worker "inner" of call2] calls Echo "call3" {"text":"a"}
@@ -131,11 +131,11 @@ async fn agents_of_every_depth_are_shown() {
         task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":658,"tool_uses":2,"duration_ms":36}}
         user [#1 worker "outer" of call1] → "call2" [{"type":"text","text":"deep report"},{"type":"text","text":
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1305,"tool_uses":1,"duration_ms":76}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1313,"tool_uses":1,"duration_ms":76}}
         user → "call1" [{"type":"text","text":"outer report"},{"type":"text","text"
         status {"status":"requesting"}
         assistant "nest done"
-        result success "nest done" origin=null turns=2 of 6146 input tokens 6146 are new, cost true stats {"spawned":2,"requested":{"background":0,"foreground":0,"unset":2},"started_in_background":0,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
+        result success "nest done" origin=null turns=2 of 6178 input tokens 6178 are new, cost true stats {"spawned":2,"requested":{"background":0,"foreground":0,"unset":2},"started_in_background":0,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
     "##]]).await;
 }
 
@@ -156,11 +156,11 @@ when turn=2
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"side","is_backgrounded":false,"task_type":"local_agent","subagent_type":"fork","spawn_depth":1,"prompt":"on the side"}
         user [#1 fork "side" of call1] "on the side"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"forked report","usage":{"total_tokens":1341,"tool_uses":0,"duration_ms":12}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"forked report","usage":{"total_tokens":1349,"tool_uses":0,"duration_ms":12}}
         user → "call1" [{"type":"text","text":"forked report"},{"type":"text","text
         status {"status":"requesting"}
         assistant "done"
-        result success "done" origin=null turns=2 of 3811 input tokens 3811 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"fork":1}}
+        result success "done" origin=null turns=2 of 3835 input tokens 3835 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"fork":1}}
     "##]]).await;
 }
 
@@ -171,7 +171,7 @@ async fn one_object_and_plain_text_have_every_answer() {
     let json = answered(&stage(BACKGROUND), Format::Json).await;
     assert_eq!(values(&json.out)[0]["results"], json!(["started", "it is found"]));
     expect![[r#"
-        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6331 input tokens 6331 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6370 input tokens 6370 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
     "#]].assert_eq(&short(&json.out));
 }
 
@@ -186,7 +186,7 @@ async fn progress_is_moved_in_by_depth() {
             ● worker: Echo "a"
             ● worker: Poke "b"
             ■ worker: inner completed (2 tool uses, 658 tokens)
-          ■ worker: outer completed (1 tool use, 1305 tokens)
+          ■ worker: outer completed (1 tool use, 1313 tokens)
           │ outer report
     "#]]
     .assert_eq(&nested.progress);
@@ -298,7 +298,7 @@ when turn=2
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"outer","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"delegate"}
         user [#1 worker "outer" of call1] "delegate"
         assistant [#1 worker "outer" of call1] calls Agent "call2" {"description":"inner","prompt":"deep down","subagent_type":"worker","run_in_background":true}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1196,"tool_uses":1,"duration_ms":13},"last_tool_name":"Agent"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1204,"tool_uses":1,"duration_ms":13},"last_tool_name":"Agent"}
         background_tasks_changed {"tasks":[{"task_id":"#2","run_id":"run2","task_type":"local_agent","description":"inner","subagent_type":"worker","parent_task_id":"#1"}]}
         task_started {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"inner","is_backgrounded":true,"task_type":"local_agent","subagent_type":"worker","spawn_depth":2,"prompt":"deep down","parent_task_id":"#1"}
         user [#2 worker "inner" of call2] "deep down"
@@ -308,10 +308,10 @@ when turn=2
         task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":447,"tool_uses":0,"duration_ms":25}}
         background_tasks_changed {"tasks":[]}
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1553,"tool_uses":1,"duration_ms":64}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1560,"tool_uses":1,"duration_ms":64}}
         user → "call1" [{"type":"text","text":"outer report"},{"type":"text","text"
         status {"status":"requesting"}
         assistant "nest done"
-        result success "nest done" origin=null turns=2 of 7026 input tokens 7026 are new, cost true stats {"spawned":2,"requested":{"background":1,"foreground":0,"unset":1},"started_in_background":1,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
+        result success "nest done" origin=null turns=2 of 7065 input tokens 7065 are new, cost true stats {"spawned":2,"requested":{"background":1,"foreground":0,"unset":1},"started_in_background":1,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
     "##]]).await;
 }

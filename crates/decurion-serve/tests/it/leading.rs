@@ -192,7 +192,7 @@ async fn a_host_that_hangs_up_fails_what_is_out_and_what_comes() {
     let requests = values(&over.out).iter().filter(|line| line["type"] == "control_request").count();
     assert_eq!((requests, over.finish.outcome.exit_code()), (1, 0));
     for hook in ["PreToolUse hook [hook_0]", "PostToolUse hook [hook_1]"] {
-        let said = format!("{hook}: nobody leads this session any more who could answer");
+        let said = format!("{hook}: host disconnected");
         assert!(over.out.contains(&said), "{hook}: {}", over.out);
     }
 }
@@ -203,7 +203,7 @@ async fn without_a_host_a_hook_of_one_fails_at_once() {
     stage.hooks[0].on_failure = OnFailure::Block;
     let (_keep, mut signals) = mpsc::channel::<Signal>(1);
     let answered = answered_with(&stage, Format::StreamJson, &mut signals).await;
-    let said = "PreToolUse hook [hook_0]: nobody leads this session any more who could answer";
+    let said = "PreToolUse hook [hook_0]: host disconnected";
     assert!(answered.out.contains(said), "{}", answered.out);
     // Whoever is not there does not want to hear of the end.
     assert!(!answered.out.contains("SessionEnd hook [hook_1]"), "{}", answered.out);
@@ -289,5 +289,5 @@ async fn a_host_that_hangs_up_before_its_servers_came_up_ends_all_the_same() {
     })
     .await;
     assert_eq!(over.finish.outcome.exit_code(), 0);
-    assert!(over.out.contains("nobody leads this session any more"), "{}", over.out);
+    assert!(over.out.contains("host disconnected"), "{}", over.out);
 }

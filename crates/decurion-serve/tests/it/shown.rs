@@ -46,7 +46,7 @@ async fn a_session_is_idle_once_every_agent_has_ended_and_was_heard() {
         session_state_changed {"state":"running","sdk_host_only":true}
         init agents=["worker"]
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"look","is_backgrounded":true,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"find it"}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1161,"tool_uses":1,"duration_ms":26}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1169,"tool_uses":1,"duration_ms":26}}
         session_state_changed {"state":"idle","sdk_host_only":true}
     "##]]
         .assert_eq(&only(&out, &["session_state_changed", "task_started", "task_notification", "init"]));

@@ -192,7 +192,7 @@ fn changes(options: &Options) -> Report {
     }
     report.add("two servers, one tool name", two_of_a_name(options));
     let held = report.runs - report.failures.len() as u64;
-    report.figure(format!("{held} of {}: what changed was refused where nobody can be asked, shown as a difference, and used once it was approved", cases.len() + 1))
+    report.figure(format!("{held} of {}: what changed was refused in non-interactive sessions, shown as a difference, and used once it was approved", cases.len() + 1))
 }
 
 /// A run that may use everything by rule, and asks nobody.

@@ -523,7 +523,7 @@ async fn servers_are_set_switched_and_connected_again_while_the_session_runs() {
         again: {"reply":"refused","reason":"this MCP server is switched off for this session; switch it on first: plain"}
         on: {"reply":"done"}
         again: {"reply":"done"}
-        nobody: {"reply":"refused","reason":"there is no MCP server of this name: nobody"}
+        nobody: {"reply":"refused","reason":"MCP server not found: nobody"}
         set: {"reply":"done","value":{"added":["slow","broken"],"removed":[],"errors":{"broken":"no such program: \"/no/such/program\""}}}
         same: {"reply":"done","value":{"added":[],"removed":["broken"],"errors":{}}}
         seen: "plain" "connected" 6, "slow" "connected" 6

@@ -157,7 +157,7 @@ impl Failure {
 
     /// The server of this name wants somebody to log in.
     pub fn login(name: &str) -> Self {
-        let text = log_in(name, "it wants somebody to log in (HTTP 401)");
+        let text = log_in(name, "login required (HTTP 401)");
         Self { text, kind: FailureKind::Login }
     }
 }
@@ -204,7 +204,7 @@ pub(crate) async fn connect(
         McpTransport::Host => {
             let leader = host.leader.clone();
             let leader =
-                leader.ok_or_else(|| Failure::lasting("nobody leads this session who could have it"))?;
+                leader.ok_or_else(|| Failure::lasting("this session has no host that could serve it"))?;
             let limit = server.call_timeout.max(server.start_timeout).saturating_add(SLACK);
             let transport = HostedTransport::new(&server.name, leader, limit);
             let service = rmcp::serve_client(client, transport)

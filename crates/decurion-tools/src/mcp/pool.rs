@@ -1,5 +1,5 @@
 //! The servers of a session. Takes a server as decided and who wants it, gives a [`Lease`] on the one
-//! process there is for it, at once: connecting goes on in the background. The last lease ends the process.
+//! process there is for it, at once: connecting continues in the background. The last lease ends the process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

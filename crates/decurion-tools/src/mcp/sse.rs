@@ -37,9 +37,7 @@ pub(crate) async fn connect(
     let response = request.send().await.map_err(failed)?;
     let base = response.url().clone();
     if response.status() == reqwest::StatusCode::UNAUTHORIZED {
-        let text =
-            "it wants somebody to log in (HTTP 401): `decurion mcp login`, or a token in its `headers`"
-                .to_owned();
+        let text = "login required (HTTP 401): `decurion mcp login`, or a token in its `headers`".to_owned();
         return Err(Failure { text, kind: FailureKind::Login });
     }
     if !response.status().is_success() {

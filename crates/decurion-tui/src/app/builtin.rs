@@ -160,7 +160,7 @@ impl App {
         self.known.hint = None;
         let WorkingChanges { diff, untracked, is_cut } = changes;
         if diff.trim().is_empty() && untracked.is_empty() {
-            self.say("info", "nothing is changed in the working tree");
+            self.say("info", "no changes in the working tree");
             return;
         }
         let mut notes: Vec<String> = Vec::new();
@@ -192,7 +192,7 @@ impl App {
     /// Writes the conversation to a file; without a name the prompt holds one to be changed.
     pub(super) fn export(&mut self, file: &str) -> Vec<Effect> {
         let Some(session) = self.view.info.as_ref().map(|info| info.session.to_string()) else {
-            self.say("info", "there is no conversation to export yet");
+            self.say("info", "nothing to export yet");
             return Vec::new();
         };
         let begin: String = session.chars().take(8).collect();

@@ -50,7 +50,7 @@ impl App {
         let Some(mut page) = self.page.take_if(|page| page.is_root()) else { return Vec::new() };
         let mut lines = vec![Line::raw("the whole conversation:")];
         lines.extend(page.all((&self.items, self.dropped), &self.theme, self.columns));
-        lines.push(Line::raw("that was the whole conversation"));
+        lines.push(Line::raw("end of the conversation"));
         lines
     }
 
@@ -153,7 +153,7 @@ impl App {
     /// Says what was written and not sent, where the prompt is not drawn, or not any more; gives it.
     pub fn say_draft(&mut self) -> Option<String> {
         let draft = self.take_draft()?;
-        self.say("info", format!("what was written, and not sent: {draft}"));
+        self.say("info", format!("not sent: {draft}"));
         Some(draft)
     }
 
@@ -188,9 +188,9 @@ impl App {
             let mut lines = asking.lines(question);
             lines.push(Line::raw(match self.wants() {
                 Wants::Words => "write it in one line",
-                Wants::Answer { marked: Some(0) } => "type the numbers of all that you want, such as 1,2",
+                Wants::Answer { marked: Some(0) } => "type the numbers to select, such as 1,2",
                 Wants::Answer { marked: Some(_) } => {
-                    "an empty line takes all that are marked; a number marks one more, or no more"
+                    "an empty line confirms the selection; a number selects or deselects one"
                 }
                 _ => "type a number to answer",
             }));
@@ -223,7 +223,7 @@ impl App {
         lines.push(Line::raw(match (chosen, &tasks.budget) {
             (_, Some(_)) => "its budget in one line, such as 10 turns or $2".to_owned(),
             (Some(at), None) => format!(
-                "a number chooses; {} is chosen: enter looks, x stops, p pauses or goes on (P with all below), b to the background, $ budget, r resumes, q closes",
+                "a number chooses; {} is chosen: enter looks, x stops, p pauses or resumes (P: whole subtree), b to the background, $ budget, r resumes, q closes",
                 at + 1
             ),
             (None, None) => "type a number to choose one, q to close".to_owned(),

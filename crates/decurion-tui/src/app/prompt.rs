@@ -129,7 +129,7 @@ impl App {
                     Addressed::Session => {}
                     Addressed::Agent(agent, words) => return vec![self.tell(agent, words)],
                     Addressed::Several(names) => {
-                        self.say("warning", format!("several are meant; name one by its id: {names}"));
+                        self.say("warning", format!("ambiguous; use an id: {names}"));
                         self.composer.set(&text);
                         return Vec::new();
                     }
@@ -143,8 +143,7 @@ impl App {
     fn submit_prompt(&mut self, text: String) -> Vec<Effect> {
         let bytes = || serde_json::to_string(&text).map_or(usize::MAX, |text| text.len());
         if self.known.attached() && bytes() > LONGEST_ATTACHED {
-            let words =
-                "this is too long for a session of another process; put it into a file, and name that";
+            let words = "too long for a session in another process; put it into a file and name that";
             self.say("warning", words);
             self.composer.set(&text);
             return Vec::new();

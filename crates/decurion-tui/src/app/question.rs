@@ -21,7 +21,7 @@ use crate::view::item::Fold;
 use crate::view::question::agents_below_root;
 
 /// What the model is told where nobody is left to ask.
-const NOBODY: &str = "The user's input is over: nobody can answer.";
+const NOBODY: &str = "The user's input has ended, so no one can answer.";
 
 /// An answer that is being chosen.
 pub(super) struct Asked {

@@ -161,7 +161,7 @@ impl App {
             return vec![Effect::Errand(Purpose::Past(Some(agent.clone())), Errand::Past(Some(agent)))];
         }
         let what = Inspected::Output { task: task.clone() };
-        self.page = Some(Page::awaited(title, "its output is being read …"));
+        self.page = Some(Page::awaited(title, "loading the output …"));
         vec![self.ask_for(Waits::Output, Command::Inspect { what })]
     }
 

@@ -67,8 +67,7 @@ fn the_short_help_is_grouped_and_fits_on_a_screen() {
           esc                            interrupt the turn, close what is open; twice:
                                          clear the prompt, or rewind
           ctrl+c                         empty the prompt; twice leaves
-          ctrl+b                         go on while foreground work runs in the
-                                         background
+          ctrl+b                         move foreground work to the background
           shift+tab                      the next permission mode
           ctrl+o                         the whole conversation, unfolded
           (no key)                       agents and commands
@@ -96,8 +95,8 @@ fn keys_names_and_words_stand_in_columns() {
                                                interrupt
           ctrl+c                               empty the prompt; twice leaves · leave
           ctrl+d                               leave · endOfInput
-          ctrl+b                               go on while foreground work runs in the
-                                               background · background
+          ctrl+b                               move foreground work to the background ·
+                                               background
           shift+tab                            the next permission mode · mode
           ctrl+o                               the whole conversation, unfolded ·
                                                transcript

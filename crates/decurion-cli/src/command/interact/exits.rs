@@ -66,12 +66,10 @@ impl Exits {
     fn keep(&self) -> Result<(), String> {
         match &self.door {
             Some(door) if door.symlink_metadata().is_ok() => Ok(()),
-            Some(door) => Err(format!(
-                "it cannot be kept, because nobody could come back to it: its socket is gone: {door}"
-            )),
-            None => {
-                Err("it cannot be kept, because nobody could come back to it: it has no socket".to_owned())
+            Some(door) => {
+                Err(format!("cannot run in the background: the session's control socket is gone: {door}"))
             }
+            None => Err("cannot run in the background: the session has no control socket".to_owned()),
         }
     }
 
@@ -81,7 +79,7 @@ impl Exits {
         }
         match &next.start {
             Start::Resume { id, .. } if *id == self.session => {
-                return Err("no transcript of this session is kept: there is no going back in it".to_owned());
+                return Err("no transcript of this session is kept: it cannot be rewound".to_owned());
             }
             Start::Fork { from, .. } if *from == self.session => {
                 return Err("no transcript of this session is kept: it cannot be forked".to_owned());
@@ -117,6 +115,6 @@ pub async fn open(place: &dyn Place, request: SessionRequest) -> Result<Link, Fa
     place.open(request).await.map_err(|error| {
         let held = matches!(error, decurion_protocol::PlaceError::Held { .. });
         let failure = Failure::from(error);
-        if held { failure.hint("decurion attach shows it here too") } else { failure }
+        if held { failure.hint("decurion attach joins it") } else { failure }
     })
 }

@@ -23,12 +23,12 @@ pub async fn go_on(
     view: SessionView,
 ) -> Result<u8, Failure> {
     let Some(door) = door else {
-        return Err(Failure::failed(
-            "there is no door through which anybody could come back to this session",
-        ));
+        return Err(Failure::failed("cannot run in the background: the session has no control socket"));
     };
     note(format!("running in the background; reattach: decurion attach {session}"));
-    leash.let_go().map_err(|error| Failure::failed(format!("cannot go on without a terminal: {error}")))?;
+    leash
+        .let_go()
+        .map_err(|error| Failure::failed(format!("cannot continue without a terminal: {error}")))?;
     let mut view = view;
     let mut clients = door.clients();
     // What has ended may still have to be told to whoever began it: the session is asked once more before it is closed.
@@ -67,7 +67,7 @@ pub async fn go_on(
             },
         }
     }
-    decurion_tui::close(&mut link, "nobody works in it and nobody looks at it").await;
+    decurion_tui::close(&mut link, "it was idle with no terminal attached").await;
     door.finish().await;
     Ok(0)
 }

@@ -122,7 +122,7 @@ fn markdown(past: &[Envelope]) -> String {
                 let title = decurion_serve::progress::one_line(&intent.title).replace('`', "'");
                 let _ = write!(text, "\n- `{title}`\n");
             }
-            Event::Compacted { .. } => text.push_str("\n*The conversation was shortened here.*\n"),
+            Event::Compacted { .. } => text.push_str("\n*The conversation was compacted here.*\n"),
             _ => {}
         }
     }

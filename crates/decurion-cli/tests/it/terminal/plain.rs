@@ -78,7 +78,7 @@ fn words_at_a_question_or_a_list_decide_nothing_and_are_no_prompt() {
     terminal.say("/permissions");
     terminal.wait_for("no rules: whatever may change something");
     terminal.say("close it");
-    terminal.wait_for("that is no number and no letter of those above (q closes it)");
+    terminal.wait_for("not a number or letter from above (q closes)");
     terminal.say("7");
     terminal.wait_for("nothing above has the number 7");
     terminal.say("q");
@@ -113,7 +113,7 @@ when
 ";
     let terminal = Terminal::with(Stand::new(script), &["--plain"], (80, 60));
     terminal.say("buy");
-    let screen = terminal.wait_for("type the numbers of all that you want, such as 1,2");
+    let screen = terminal.wait_for("type the numbers to select, such as 1,2");
     assert!(!screen.contains("space to select"), "{screen}");
     terminal.say("1, 3");
     terminal.wait_for("an empty line takes all that are marked");
@@ -158,14 +158,14 @@ fn all_that_is_folded_and_all_help_can_be_read() {
     terminal.wait_for("… 14 more lines (/transcript to see)");
     assert!(!is_row("17"));
     terminal.say("/transcript");
-    wait_times(&terminal, "that was the whole conversation", 1);
+    wait_times(&terminal, "end of the conversation", 1);
     assert!(is_row("17") && is_row("30"), "{}", terminal.scrollback());
     // It is over at once: the next line is a prompt.
     terminal.say("hello");
     terminal.wait_for("I heard one.");
     // The key does what it does elsewhere, and is no prompt.
     terminal.keys("C-o Enter");
-    let twice = || terminal.scrollback().matches("that was the whole conversation").count() == 2;
+    let twice = || terminal.scrollback().matches("end of the conversation").count() == 2;
     terminal.wait_that("the conversation again", twice);
     terminal.say("/help");
     terminal.wait_for("action names for keys.json");
@@ -183,7 +183,7 @@ fn keys_are_no_part_of_a_prompt() {
     terminal.write("left");
     terminal.keys("Up");
     terminal.say(" right");
-    terminal.wait_for("keys that are no text were left out of this line");
+    terminal.wait_for("keys that are not text were dropped from this line");
     terminal.wait_for("I heard: left right");
     assert!(!terminal.last_request("main").contains("\\u001b"));
     // Alone they are nothing at all.

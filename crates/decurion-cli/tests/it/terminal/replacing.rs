@@ -47,7 +47,7 @@ fn the_session_before_goes_on_and_where_there_is_none_that_is_said() {
     assert!(request.contains("pomegranate") && !request.contains("kumquats"), "{request}");
     let alone = Terminal::start(ANY);
     alone.say("/continue");
-    alone.wait_for("there is no other session of this folder");
+    alone.wait_for("no other sessions in this folder");
 }
 
 #[test]

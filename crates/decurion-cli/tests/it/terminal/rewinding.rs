@@ -61,7 +61,7 @@ fn conversation_and_files_go_back() {
 fn the_conversation_alone_goes_back() {
     let terminal = twice();
     terminal.keys("c");
-    terminal.wait_for("back to here; what came after stays on record");
+    terminal.wait_for("Rewound to here. Later messages stay in the transcript.");
     // What is shown again ends where the conversation does.
     let all = terminal.scrollback();
     assert_eq!(all.matches("+ kumquat").count(), 1, "{all}");

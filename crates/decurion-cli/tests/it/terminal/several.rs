@@ -75,7 +75,7 @@ when
     terminal.wait_for("first  $ while");
     terminal.wait_for("second  $ while");
     terminal.say("@Explore mind the wasps");
-    let screen = terminal.wait_for("several are meant; name one by its id: ");
+    let screen = terminal.wait_for("ambiguous; use an id: ");
     assert!(screen.contains("\n> @Explore mind the wasps"), "the words are lost: {screen}");
     let row = screen.lines().find(|row| row.contains("name one by its id: ")).unwrap();
     let ids: Vec<&str> = row.rsplit("id: ").next().unwrap().split(", ").map(str::trim).collect();

@@ -36,7 +36,7 @@ fn there_is_no_way_back_and_no_copy_and_the_conversation_stays() {
     unkept.say("/rewind");
     unkept.wait_for("Back to before which prompt?");
     unkept.keys("c");
-    unkept.wait_for("no transcript of this session is kept: there is no going back in it");
+    unkept.wait_for("no transcript of this session is kept: it cannot be rewound");
     // Were the prompt written again, this would be added to it.
     goes_on(&unkept, "count the kumquats");
 }
@@ -90,7 +90,7 @@ fn nothing_is_said_to_be_on_record_that_is_not() {
     terminal.say("count the kumquats");
     terminal.wait_settled("I heard: count the kumquats");
     terminal.say("/clear");
-    let screen = terminal.wait_for("a new session; of the one above no transcript is kept");
+    let screen = terminal.wait_for("New session. No transcript of the one above is kept.");
     assert!(!screen.contains("stays on record"), "{screen}");
     terminal.keys("C-d");
     assert_eq!(terminal.ended(), 0);
@@ -126,7 +126,7 @@ fn work_to_which_nobody_could_come_back_is_not_kept() {
     terminal.keys("C-d");
     terminal.wait_for("Keep running");
     terminal.keys("Enter");
-    terminal.wait_for("it cannot be kept, because nobody could come back to it");
+    terminal.wait_for("cannot run in the background");
     terminal.go();
     terminal.wait_for("It has reported.");
 }
