@@ -699,17 +699,15 @@ pub enum PluginCommand {
     Add {
         /// The plugin's folder.
         path: Utf8PathBuf,
-        /// Don't ask for confirmation.
-        #[arg(short, long)]
-        yes: bool,
+        #[command(flatten)]
+        consent: PluginConsent,
     },
     /// Enable a plugin as it is now, also after a change. Shows what it runs first, and asks.
     Enable {
         /// The plugin's name.
         name: String,
-        /// Don't ask for confirmation.
-        #[arg(short, long)]
-        yes: bool,
+        #[command(flatten)]
+        consent: PluginConsent,
     },
     /// Disable a plugin.
     Disable {
@@ -721,6 +719,20 @@ pub enum PluginCommand {
         /// The plugin's name.
         name: String,
     },
+}
+
+/// How a person agrees to what a plugin runs.
+#[derive(Debug, clap::Args)]
+pub struct PluginConsent {
+    /// Don't ask for confirmation.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Where there is something to agree to, only print it, as JSON.
+    #[arg(long, hide = true)]
+    pub preview: bool,
+    /// The fingerprint of what was shown and agreed to.
+    #[arg(long, hide = true)]
+    pub as_shown: Option<String>,
 }
 
 /// Test and explain permission rules.

@@ -118,6 +118,11 @@ impl Plugin {
         manifest::parts(self)
     }
 
+    /// The same in a few digits: another one where any of it is another.
+    pub fn fingerprint(&self) -> String {
+        manifest::fingerprint(&self.parts())
+    }
+
     /// The same, and everything in it: what `validate` shows.
     pub fn check(root: &Utf8Path, loaded: &Loaded, tools: &[&str]) -> Self {
         let mut plugin = Self::read(root);
@@ -382,7 +387,7 @@ impl PluginRegistry {
         let added = Added {
             path: plugin.root.clone(),
             enabled: plugin.default_enabled,
-            fingerprint: manifest::fingerprint(&manifest::parts(plugin)),
+            fingerprint: plugin.fingerprint(),
         };
         self.change(|record| drop(record.plugins.insert(plugin.name.clone(), added)))?;
         Ok(plugin.default_enabled)
@@ -408,7 +413,7 @@ impl PluginRegistry {
 
     /// Switches a plugin on as it was read.
     pub fn enable(&mut self, name: &str, plugin: &Plugin) -> Result<(), PluginError> {
-        let fingerprint = manifest::fingerprint(&manifest::parts(plugin));
+        let fingerprint = plugin.fingerprint();
         self.change(|record| {
             if let Some(entry) = record.plugins.get_mut(name) {
                 (entry.enabled, entry.fingerprint) = (true, fingerprint);

@@ -14,6 +14,7 @@ mod question;
 mod show;
 mod tasks;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +73,8 @@ pub struct App {
     /// What the session can be asked for besides: names of commands and agents.
     pub library: Library,
     caption: Option<Caption>,
+    /// How many tokens the live line says were written, and since when it says so.
+    written: Cell<(u64, Option<Timestamp>)>,
     theme: Theme,
     keymap: Keymap,
     columns: usize,
@@ -223,6 +226,7 @@ impl App {
             items: Vec::new(),
             dropped: 0,
             drawn: 0,
+            written: Cell::default(),
             prompts: Vec::new(),
             cut_off: None,
             sent: VecDeque::new(),
@@ -740,6 +744,7 @@ impl App {
                 self.page = Some(Page::text(title, text));
             }
             (Purpose::Page(_), Fruit::Text(_)) => self.known.hint = Some(READY.to_owned()),
+            (Purpose::Consent(words), Fruit::Text(text)) => self.consent_came(words, &text),
             (Purpose::Say, Fruit::Text(text)) => {
                 let text = text.trim_end();
                 self.say("info", if text.is_empty() { "done" } else { text });

@@ -113,6 +113,8 @@ pub enum Topic {
     Themes,
     /// Instruction and memory files.
     Memory,
+    /// Whether something may be done that was shown.
+    Consent,
 }
 
 /// A row of the table: the name, other names for the same, what it is, its heading and a few words for the help.

@@ -94,6 +94,8 @@ pub enum Purpose {
     Page(String),
     /// To say it in the conversation.
     Say,
+    /// To ask whether these words of ours may be done, where it shows what they would do; else to say it.
+    Consent(Vec<String>),
     /// To complete paths.
     Paths,
     /// To show a conversation.

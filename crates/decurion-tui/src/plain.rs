@@ -74,7 +74,7 @@ struct Talk<'a> {
 
 impl Talk<'_> {
     async fn live(&mut self, clock: &dyn Clock, typed: &mut Lines) -> io::Result<Over> {
-        self.printer.print(&self.app.all_finished(PAST))?;
+        self.printer.print(&self.app.unshown(PAST))?;
         let mut effects = self.app.begin();
         loop {
             if self.is_over {

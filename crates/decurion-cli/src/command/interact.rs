@@ -20,7 +20,7 @@ mod program;
 mod prompts;
 mod records;
 mod setup;
-mod unfinished;
+pub mod unfinished;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -187,10 +187,7 @@ pub async fn run(
     let mut lines = around.plain.then(|| left.lines.unwrap_or_else(Lines::of_stdin));
     let mut request = request;
     // From before it is opened: what is taken up again is on record soon after.
-    let killed = match request.start {
-        Start::Resume { id, .. } => unfinished::of(&request, || past(state.as_deref(), id)),
-        _ => None,
-    };
+    let killed = unfinished::of(&request, state.as_deref(), "Ctrl+T, then r");
     let mut link = open(&*place, request.clone()).await?;
     let mut words: Option<(&str, String)> = left.words.map(|words| ("info", words)).or(killed);
     loop {

@@ -10,7 +10,7 @@ use decurion_serve::progress::one_line;
 use serde_json::{Value, json};
 
 use super::agents::tool_names;
-use crate::args::PluginCommand;
+use crate::args::{PluginCommand, PluginConsent};
 use crate::consent::agreed;
 use crate::report::{FAILED, Failure, note, visible};
 use crate::screen::Style;
@@ -24,11 +24,11 @@ pub fn run(command: PluginCommand) -> Result<u8, Failure> {
     match command {
         PluginCommand::List { json } => list(&loaded, json),
         PluginCommand::Validate { path, json } => return Ok(validate(&loaded, &path, json)),
-        PluginCommand::Add { path, yes } => add(&loaded, &path, yes)?,
-        PluginCommand::Enable { name, yes } => {
+        PluginCommand::Add { path, consent } => add(&loaded, &path, &consent)?,
+        PluginCommand::Enable { name, consent } => {
             let plugin = registry(&loaded).find(&name).map_err(failure)?;
-            if show_programs(&plugin) {
-                agreed(yes, &format!("Enable the plugin {}?", visible(&name)))?;
+            if !is_agreed(&plugin, &consent, &format!("Enable the plugin {}?", visible(&name)))? {
+                return Ok(0);
             }
             registry(&loaded).enable(&name, &plugin).map_err(failure)?;
             say!("{name}: enabled as it is now in {}", plugin.root);
@@ -123,12 +123,14 @@ fn absolute(loaded: &Loaded, path: &Utf8Path) -> Utf8PathBuf {
     loaded.paths.expand(path.as_str(), &loaded.paths.cwd)
 }
 
-fn add(loaded: &Loaded, path: &Utf8Path, yes: bool) -> Result<(), Failure> {
+fn add(loaded: &Loaded, path: &Utf8Path, consent: &PluginConsent) -> Result<(), Failure> {
     let plugin = Plugin::read(&absolute(loaded, path));
     let mut registry = registry(loaded);
     registry.check(&plugin).map_err(failure)?;
-    if show_programs(&plugin) {
-        agreed(yes, &format!("Add the plugin {} from {}?", visible(&plugin.name), plugin.root))?;
+    let question =
+        format!("Add the plugin {} from {}?", visible(&plugin.name), visible(plugin.root.as_str()));
+    if !is_agreed(&plugin, consent, &question)? {
+        return Ok(());
     }
     let on = registry.add(&plugin).map_err(failure)?;
     let how = if on { "enabled" } else { "not enabled; `decurion plugin enable` does that" };
@@ -136,26 +138,50 @@ fn add(loaded: &Loaded, path: &Utf8Path, yes: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What runs because of a plugin, and what it allows: whoever agrees to it should have seen that. Gives whether there is
-/// anything to agree to.
-fn show_programs(plugin: &Plugin) -> bool {
+/// Whether a plugin may be enabled as it was read. What it runs is shown first, and asked about where there is something to
+/// agree to; false where that was only wanted to be shown.
+fn is_agreed(plugin: &Plugin, consent: &PluginConsent, question: &str) -> Result<bool, Failure> {
+    let (shown, has_any) = (programs(plugin), !plugin.parts().parts().is_empty());
+    if has_any && consent.preview {
+        let row =
+            json!({"question": question, "shows": shown.join("\n"), "fingerprint": plugin.fingerprint()});
+        say!("{row}");
+        return Ok(false);
+    }
+    match &consent.as_shown {
+        Some(agreed) if *agreed == plugin.fingerprint() => return Ok(true),
+        Some(_) => {
+            return Err(Failure::failed("the plugin has changed since it was shown; nothing was changed"));
+        }
+        None => shown.iter().for_each(|line| say!("{line}")),
+    }
+    if has_any {
+        agreed(consent.yes, question)?;
+    }
+    Ok(true)
+}
+
+/// What runs because of a plugin, and what it allows: whoever agrees to it should have seen that.
+fn programs(plugin: &Plugin) -> Vec<String> {
     let description = one_line(plugin.description.as_deref().unwrap_or_default());
-    say!("{}", format!("{}  {description}", visible(&plugin.name)).trim_end());
+    let mut lines = vec![format!("{}  {description}", visible(&plugin.name)).trim_end().to_owned()];
     for hook in plugin.hooks().declarations {
-        say!("  runs at {}: {}", hook.event, visible(&hook.command));
+        lines.push(format!("  runs at {}: {}", hook.event, visible(&hook.command)));
     }
     for (name, declared) in plugin.servers() {
-        say!("  starts the server {}: {}", visible(name), visible(&Written::new(declared).summary()));
+        let server = visible(&Written::new(declared).summary());
+        lines.push(format!("  starts the server {}: {server}", visible(name)));
     }
     let parts = plugin.parts();
     let is_listed = |kind| matches!(kind, PartKind::Hook | PartKind::Server);
     for part in parts.parts().iter().filter(|part| !is_listed(part.kind)) {
         for (what, written) in &part.said {
-            say!("  {} {}: {} {}", part.kind.name(), visible(&part.key), visible(what), visible(written));
+            let (key, what, written) = (visible(&part.key), visible(what), visible(written));
+            lines.push(format!("  {} {key}: {what} {written}", part.kind.name()));
         }
     }
     if parts.parts().is_empty() {
-        say!("  runs no programs and allows nothing");
+        lines.push("  runs no programs and allows nothing".to_owned());
     }
-    !parts.parts().is_empty()
+    lines
 }

@@ -30,7 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::interact::first::{self, Begin, Why};
-use super::interact::form;
+use super::interact::{form, unfinished};
 use super::startable::{Trouble, models_of, startable};
 use crate::args::{InputFormat, OutputFormat, RunArgs};
 use crate::known::CommandLine;
@@ -500,6 +500,13 @@ impl Answer {
         let mut signals = signals().map_err(|error| Failure::failed(format!("no signals: {error}")))?;
         let cwd = self.request.cwd.clone();
         let home = cwd.clone();
+        // From before it is opened: what is taken up again is on record soon after.
+        if let (Work::Asked(_), Format::Text) = (&self.work, self.format)
+            && let Some((_, words)) =
+                unfinished::of(&self.request, self.state.as_deref(), "ask for it in the prompt")
+        {
+            note(words);
+        }
         let link = place.open(self.request).await?;
         let door = self.state.as_deref().and_then(|state| open_door(state, cwd, &link));
         let facts = Facts {

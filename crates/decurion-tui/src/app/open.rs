@@ -6,7 +6,7 @@ use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     Command, Inspected, LineId, PermissionUpdate, ResumeAt, Rewound, Rule, SessionId, Start, Verdict,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::tasks::Tasks;
 use super::{App, Effect, Farewell, Next, Waits};
@@ -119,7 +119,12 @@ impl App {
             Topic::Hooks => Inspected::Hooks,
             Topic::Servers => Inspected::Servers,
             Topic::Context => Inspected::Context,
-            Topic::Prompts | Topic::Skills | Topic::Models | Topic::Leaving | Topic::Themes => {
+            Topic::Prompts
+            | Topic::Skills
+            | Topic::Models
+            | Topic::Leaving
+            | Topic::Themes
+            | Topic::Consent => {
                 self.open = Open::List(topic, self.own_list(topic));
                 return Vec::new();
             }
@@ -232,8 +237,18 @@ impl App {
                     'd' => ("disable", row),
                     _ => ("add", words),
                 };
-                program(Purpose::Say, &["plugin", verb, of])
+                if verb == "disable" {
+                    self.open = Open::Nothing;
+                    return program(Purpose::Say, &["plugin", verb, of]);
+                }
+                let words: Vec<String> = ["plugin", verb, of].map(str::to_owned).into();
+                let preview = words.iter().cloned().chain(["--preview".to_owned()]).collect();
+                vec![Effect::Errand(Purpose::Consent(words), Errand::Program(preview))]
             }
+            Topic::Consent => match serde_json::from_str(row) {
+                Ok(words) => vec![Effect::Errand(Purpose::Say, Errand::Program(words))],
+                Err(_) => Vec::new(),
+            },
             Topic::Worktrees if key == 'c' => program(Purpose::Say, &["worktrees", "clean"]),
             Topic::Worktrees => program(Purpose::Say, &["worktrees", "remove", row]),
             Topic::Leaving => self.do_leave(row),
@@ -243,6 +258,21 @@ impl App {
         };
         self.open = Open::Nothing;
         effects
+    }
+
+    /// Asks whether these words of ours may be done, after showing what they would do; what shows nothing was done.
+    pub(super) fn consent_came(&mut self, mut words: Vec<String>, printed: &str) {
+        let shown = printed.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
+        let Some(shown) = shown.filter(|shown| shown["question"].is_string()) else {
+            self.say("info", printed.trim_end());
+            return;
+        };
+        let text = |name: &str| shown[name].as_str().unwrap_or_default().to_owned();
+        self.say("info", text("shows"));
+        words.extend(["--as-shown".to_owned(), text("fingerprint")]);
+        let row = |id: String, name: &str| Row { id, name: name.to_owned(), ..Row::default() };
+        let rows = vec![row(String::new(), "No"), row(json!(words).to_string(), "Yes")];
+        self.open_list(Topic::Consent, List::new(text("question"), rows, &[Offer::row('\n', "choose")], ""));
     }
 
     /// Asks for the last exchange of the session that is chosen, where it is not known.

@@ -17,7 +17,7 @@ use crate::text::{cut, one_line, width, wrap};
 use crate::view::agents::Panel;
 use crate::view::item;
 use crate::view::question::Asking;
-use crate::view::working::Working;
+use crate::view::working::{self, Working};
 use crate::view::{coming, status, todos};
 
 /// How much of the screen the tree of agents takes while nobody looks at it.
@@ -86,6 +86,11 @@ impl App {
     pub fn all_finished(&mut self, most: usize) -> Vec<Line<'static>> {
         self.drawn = self.items.len();
         self.lines_of(self.place_of_line(most, self.columns).item)
+    }
+
+    /// The same; nothing where it stands above already.
+    pub fn unshown(&mut self, most: usize) -> Vec<Line<'static>> {
+        if self.drawn > 0 { Vec::new() } else { self.all_finished(most) }
     }
 
     /// Where the line begins that is so many lines before the end of what is drawn, at the width that it was drawn at.
@@ -251,6 +256,17 @@ impl App {
         Question { path: question.path.iter().map(name).collect(), ..question.clone() }
     }
 
+    /// How many tokens were written when the live line changed last.
+    fn written_by(&self, moment: Timestamp) -> u64 {
+        let (known, at) = self.written.get();
+        if at == Some(moment) {
+            return known;
+        }
+        let written = self.view.root.written();
+        self.written.set((written, Some(moment)));
+        written
+    }
+
     /// What is being said and done, and the live line below it.
     fn coming(&self, now: Timestamp) -> Vec<Line<'static>> {
         let (theme, columns) = (&self.theme, self.columns);
@@ -261,7 +277,9 @@ impl App {
                 lines.push(Line::default());
             }
             let is_still = self.known.reduced_motion;
-            lines.push(Working { theme, columns, now, is_still }.line(&self.view));
+            let now = working::moment(now);
+            let written = self.written_by(now);
+            lines.push(Working { theme, columns, now, written, is_still }.line(&self.view));
             lines.extend(self.pinned_todos());
         }
         // Half of the screen at most: the rest of it is above, or comes when it is finished.

@@ -28,8 +28,18 @@ pub struct Working<'a> {
     pub columns: usize,
     /// The time.
     pub now: Timestamp,
+    /// How many tokens were written by then.
+    pub written: u64,
     /// Whether nothing is to move but the seconds.
     pub is_still: bool,
+}
+
+/// The moment from which the line is as it is at this one: it changes no more often than the spinner turns, however fast
+/// pieces of a reply come.
+pub fn moment(now: Timestamp) -> Timestamp {
+    let pace = i64::try_from(SPINNER_PACE.as_millis()).unwrap_or(1);
+    let ms = now.as_millisecond();
+    Timestamp::from_millisecond(ms - ms.rem_euclid(pace)).unwrap_or(now)
 }
 
 impl Working<'_> {
@@ -42,7 +52,7 @@ impl Working<'_> {
         let words = format!("{mark} {}", activity(view));
         let told = silence.map(|ms| format!("no answer for {}", duration(ms)));
         // In steps, so that the line does not change with every piece of a reply.
-        let written = worker.written() / 10 * 10;
+        let written = self.written / 10 * 10;
         let facts = [
             (0, told.or(seconds)),
             (1, Some("esc to interrupt".to_owned())),

@@ -10,6 +10,7 @@ mod deciding;
 mod diff;
 mod help;
 mod leaving;
+mod live_line;
 mod looks;
 mod markdown;
 mod popup;

@@ -39,7 +39,10 @@ fn call(id: &str) -> Value {
 fn check(view: &SessionView, ms: i64, widths: &[usize], expected: &Expect) {
     let (theme, now) = (Theme::new(Shades::None), jiff::Timestamp::from_millisecond(ms).unwrap());
     let lines = widths.iter().map(|columns| {
-        let line = Working { theme: &theme, columns: *columns, now, is_still: false }.line(view).to_string();
+        let line =
+            Working { theme: &theme, columns: *columns, now, written: view.root.written(), is_still: false }
+                .line(view)
+                .to_string();
         assert!(width(&line) <= *columns, "{columns}: {line}");
         format!("{line}\n")
     });

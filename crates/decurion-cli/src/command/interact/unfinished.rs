@@ -3,20 +3,27 @@
 
 use std::collections::HashSet;
 
+use camino::Utf8Path;
 use decurion_engine::task::{BY_END, TaskTable};
 use decurion_protocol::{Envelope, Event, Outcome, SessionRequest, Start, TaskId, TaskKind, TaskState};
 use decurion_serve::progress::one_line;
 
+use super::past;
+
 /// How many are named.
 const MOST_NAMED: usize = 4;
 
-/// The sentence for a session that goes on from its end.
-pub fn of(request: &SessionRequest, past: impl FnOnce() -> Vec<Envelope>) -> Option<(&'static str, String)> {
-    let Start::Resume { at: None, .. } = request.start else { return None };
-    sentence(&past())
+/// The sentence for a session that goes on from its end, with how an agent is resumed there.
+pub fn of(
+    request: &SessionRequest,
+    state: Option<&Utf8Path>,
+    to_resume: &str,
+) -> Option<(&'static str, String)> {
+    let Start::Resume { id, at: None } = request.start else { return None };
+    sentence(&past(state, id), to_resume)
 }
 
-fn sentence(past: &[Envelope]) -> Option<(&'static str, String)> {
+fn sentence(past: &[Envelope], to_resume: &str) -> Option<(&'static str, String)> {
     let mut tasks = TaskTable::default();
     let mut root_works = false;
     let mut opened: Vec<&TaskId> = Vec::new();
@@ -57,10 +64,7 @@ fn sentence(past: &[Envelope]) -> Option<(&'static str, String)> {
     let stopped =
         named(&|state, task, is_command| !is_command && by_end(state) && ended_since.contains(task));
     (!stopped.is_empty()).then(|| {
-        (
-            "info",
-            format!("Stopped when the session ended: {}. To resume one: Ctrl+T, then r.", list(&stopped)),
-        )
+        ("info", format!("Stopped when the session ended: {}. To resume one: {to_resume}.", list(&stopped)))
     })
 }
 

@@ -351,6 +351,37 @@ fn login_in_a_conversation_changes_the_provider_and_keeps_what_was_said() {
 }
 
 #[test]
+fn login_in_plain_lines_asks_there_and_the_conversation_continues() {
+    let terminal = Terminal::with(Stand::new(ANY), &["--plain"], (100, 60));
+    terminal.say("peel the pomegranate");
+    terminal.wait_for("I heard: peel the pomegranate");
+    terminal.say("/login");
+    terminal.wait_for("Choose 1–4 [1] (q to quit):");
+    terminal.keys("C-c");
+    terminal.wait_for("nothing was changed");
+    terminal.say("still here");
+    terminal.wait_for("I heard: still here");
+    terminal.say("/login");
+    terminal.wait_until("the question again", |screen| screen.matches("(q to quit):").count() == 2);
+    terminal.say("3");
+    terminal.wait_for(ADDRESS);
+    terminal.say(&terminal.stand.model.openai_url());
+    terminal.wait_for(KEY_ALLOWED);
+    terminal.say("any-key-will-do");
+    terminal.wait_for("Choose 1–1, or model id [1] (q to quit):");
+    terminal.keys("Enter");
+    terminal.wait_for("local/test-model answers from here on");
+    terminal.say("and now");
+    terminal.wait_for("I heard: and now");
+    let request = terminal.last_request("main");
+    assert!(request.contains("peel the pomegranate") && request.contains("\"test-model\""), "{request}");
+    terminal.keys("C-d");
+    assert_eq!(terminal.ended(), 0);
+    assert!(!terminal.scrollback().contains("any-key-will-do"), "{}", terminal.scrollback());
+    assert_eq!(terminal.scrollback().matches("I heard: peel").count(), 1, "{}", terminal.scrollback());
+}
+
+#[test]
 fn login_before_anything_was_said_needs_no_session() {
     let terminal = Terminal::start(ANY);
     terminal.say("/login");

@@ -104,6 +104,17 @@ fn what_is_kept_is_attached_to_and_seen_live() {
 }
 
 #[test]
+fn attach_shows_what_has_come_of_the_answer_in_progress() {
+    let script = "when\n  say \"The orchard has pears, \"\n  say \"plums and\"\n  stall pings\n";
+    let terminal = Terminal::start(script);
+    terminal.say("tell me");
+    terminal.wait_for("plums and");
+    let attached = terminal.beside(&["attach"]);
+    attached.wait_for("The orchard has pears,");
+    attached.wait_for("plums and");
+}
+
+#[test]
 fn attach_asks_which_session_where_several_live() {
     let script = "when text=/hello (.+)/\n  say \"I heard $1.\"\n";
     let first = Terminal::start(script);

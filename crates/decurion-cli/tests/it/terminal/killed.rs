@@ -53,3 +53,32 @@ fn agents_that_were_stopped_with_the_session_are_named_with_how_to_resume_one() 
     let third = again.beside(&["--continue"]).ready();
     assert!(!third.screen().contains("Stopped when the session ended:"), "{}", third.screen());
 }
+
+#[test]
+fn a_prompt_on_the_command_line_is_told_what_continues() {
+    let stand = crate::stand::Stand::new(super::BEHIND);
+    let terminal = Terminal::with(stand, &["--dangerously-skip-permissions"], super::USUAL);
+    terminal.say("look");
+    terminal.wait_for("look around  $ while");
+    terminal.kill_worker();
+    assert_eq!(terminal.ended(), 137);
+    terminal.go();
+    let run = terminal.stand.run(&["-p", "--continue", "more", "--allowedTools", "Bash"]);
+    assert_eq!(run.ending.code(), 0, "{run:?}");
+    let told = "decurion: The process of this session was killed. Continuing: look around.";
+    assert!(run.errors.contains(told), "{}", run.errors);
+    // It is said once.
+    let run = terminal.stand.run(&["-p", "--continue", "more", "--allowedTools", "Bash"]);
+    assert!(!run.errors.contains("was killed"), "{}", run.errors);
+}
+
+#[test]
+fn a_prompt_on_the_command_line_is_told_which_agents_were_stopped() {
+    let terminal = at_work();
+    super::kill(terminal.keeper());
+    super::detaching::all_gone(&terminal);
+    let run = terminal.stand.run(&["-p", "--continue", "more"]);
+    let told =
+        "Stopped when the session ended: Fix lint, Run tests. To resume one: ask for it in the prompt.";
+    assert!(run.errors.contains(told), "{}", run.errors);
+}

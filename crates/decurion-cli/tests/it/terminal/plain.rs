@@ -93,7 +93,7 @@ fn words_at_a_question_or_a_list_decide_nothing_and_are_no_prompt() {
 #[test]
 fn what_is_asked_when_the_input_is_over_is_refused() {
     let script = "when text=/make it/ turn=1\n  call Bash {\"command\": \"echo ran >> $EFFECTS\", \"description\": \"Leave a mark\"}\n\
-        when result=/nobody can answer/\n  say \"Then not.\"\n";
+        when result=/no one can answer/\n  say \"Then not.\"\n";
     let terminal = Terminal::with(Stand::new(script), &["--plain"], USUAL);
     terminal.say("make it");
     terminal.wait_for("type a number to answer");
@@ -116,7 +116,7 @@ when
     let screen = terminal.wait_for("type the numbers to select, such as 1,2");
     assert!(!screen.contains("space to select"), "{screen}");
     terminal.say("1, 3");
-    terminal.wait_for("an empty line takes all that are marked");
+    terminal.wait_for("an empty line confirms the selection");
     let screen = wait_times(&terminal, "[x]", 2);
     assert!(screen.contains("[x] pears") && screen.contains("[x] figs"), "{screen}");
     // One too many: it goes again.
@@ -142,7 +142,7 @@ when text=/(.+)$/
     terminal.say("hello");
     terminal.wait_recorded("call_started");
     terminal.say("and then");
-    let screen = terminal.wait_for("queued: it is sent when the agent is done");
+    let screen = terminal.wait_for("queued: sent when the agent is done");
     assert!(!screen.contains("I waited."), "{screen}");
     terminal.go();
     terminal.wait_for("I heard: and then");
@@ -188,7 +188,7 @@ fn keys_are_no_part_of_a_prompt() {
     assert!(!terminal.last_request("main").contains("\\u001b"));
     // Alone they are nothing at all.
     terminal.keys("Up Enter");
-    wait_times(&terminal, "were left out", 2);
+    wait_times(&terminal, "were dropped", 2);
     terminal.say("hello");
     terminal.wait_for("I heard: hello");
     assert_eq!(terminal.stand.model.requests().len(), 2);

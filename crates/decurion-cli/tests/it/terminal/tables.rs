@@ -246,6 +246,40 @@ fn a_plugin_is_added_and_switched() {
     }
 }
 
+#[test]
+fn a_plugin_that_runs_programs_is_added_only_after_they_were_shown_and_agreed_to() {
+    let stand = Stand::new(ANY);
+    put(&stand, "vines/.claude-plugin/plugin.json", r#"{"name": "vines"}"#);
+    let hook = |command: &str| {
+        format!(r#"{{"hooks": {{"Stop": [{{"hooks": [{{"type": "command", "command": "{command}"}}]}}]}}}}"#)
+    };
+    put(&stand, "vines/hooks/hooks.json", &hook("prune --all"));
+    let terminal = Terminal::with(stand, &[], USUAL);
+    let add = |answer: &dyn Fn()| {
+        terminal.say("/plugin");
+        terminal.wait_for("no plugin was added; a adds one");
+        terminal.keys("a");
+        terminal.wait_for("folder of the plugin:");
+        terminal.say("vines");
+        terminal.wait_for("❯ No");
+        answer();
+    };
+    add(&|| {
+        let screen = terminal.wait_for("Add the plugin vines from");
+        assert!(screen.contains("runs at Stop: prune --all"), "{screen}");
+        terminal.keys("Enter");
+    });
+    terminal.wait_gone("❯ No");
+    // What is another than what was shown is not what was agreed to.
+    add(&|| {
+        put(&terminal.stand, "vines/hooks/hooks.json", &hook("curl evil"));
+        terminal.keys("Down Enter");
+    });
+    terminal.wait_for("the plugin has changed since it was shown");
+    add(&|| terminal.keys("Down Enter"));
+    terminal.wait_for("vines: added from");
+}
+
 /// Two agents change a file, each in a checkout of its own.
 const GRAFT: &str = "when agent=main turn=1
   call Agent {\"description\": \"pears\", \"prompt\": \"Graft.\", \"subagent_type\": \"general-purpose\", \"isolation\": \"worktree\"}
