@@ -37,8 +37,7 @@ const POINTS: &[(&str, &[u32])] = &[
     ("conversation", &[1, 10]),
 ];
 /// How a fault is told.
-const TOLD: [&str; 2] =
-    ["decurion: a fault in the program: a fault on purpose", "decurion: it ended by a fault in the program"];
+const TOLD: [&str; 2] = ["decurion: a fault in the program: a fault on purpose", "decurion: internal error"];
 const REPORT: &str = "the report is in ";
 const RESUME: &str = "decurion --resume ";
 

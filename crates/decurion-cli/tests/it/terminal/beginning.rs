@@ -645,3 +645,111 @@ fn an_answer_that_something_else_has_changed_is_asked_about_again() {
     again.wait_for("? Run");
     assert!(!again.stand.home.work().join("made").exists());
 }
+
+/// From an empty home to a first answer, each as a person sees it, in a file of `starts/`. `UPDATE_EXPECT=1` writes them
+/// anew.
+fn recorded(name: &str, terminal: &Terminal) {
+    let folder = terminal.stand.home.work().parent().unwrap().display().to_string();
+    let port = terminal.stand.model.url().rsplit(':').next().unwrap().to_owned();
+    let shown = terminal.scrollback().replace(&folder, "/tmp/home").replace(&port, "PORT");
+    // What the prompt costs and how commands are kept in is not what is looked at.
+    let line = |row: &str| match row.split_once("ask before acting · ") {
+        Some((_, facts)) => format!("ask before acting · {}", facts.split(" · ").next().unwrap_or_default()),
+        None => row.trim_end().to_owned(),
+    };
+    let lines: Vec<String> = shown.lines().map(line).collect();
+    let path = format!("{}/tests/it/terminal/starts/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    expect_test::expect_file![path].assert_eq(&format!("{}\n", lines.join("\n").trim_end()));
+}
+
+#[test]
+fn first_start_with_an_openai_key() {
+    let stand = server(&["gpt-5.4", "gpt-4o"]);
+    let address = stand.model.openai_url();
+    let terminal = started_with(&stand, |program| program.env("OPENAI_BASE_URL", &address));
+    terminal.wait_for(MENU);
+    terminal.keys("2");
+    give_key(&terminal, KEY);
+    terminal.wait_for("recommended");
+    terminal.keys("Enter");
+    converse(&terminal, "gpt-5.4");
+    recorded("openai-key", &terminal);
+}
+
+/// An address that is set may need no key: the first prompt tells, and `/login` takes one.
+#[test]
+fn first_start_with_an_anthropic_key() {
+    let stand = server(&["claude-sonnet-5-5", "claude-opus-5-5"]);
+    let address = stand.model.url();
+    let terminal = started_with(&stand, |program| program.env("ANTHROPIC_BASE_URL", &address));
+    terminal.wait_for("ask before acting");
+    terminal.say("hello");
+    terminal.wait_settled("authentication failed (401)");
+    terminal.say("/login");
+    terminal.wait_for(MENU);
+    terminal.keys("1");
+    give_key(&terminal, KEY);
+    terminal.wait_for("recommended");
+    terminal.keys("Enter");
+    terminal.wait_for("anthropic/claude-sonnet-5-5 answers from here on");
+    converse(&terminal, "claude-sonnet-5-5");
+    recorded("anthropic-key", &terminal);
+}
+
+#[test]
+fn first_start_with_a_server_on_this_machine() {
+    let stand = locked(&["qwen3-coder"], None);
+    let address = stand.model.url().trim_start_matches("http://").to_owned();
+    let terminal = started_with(&stand, |program| program.env("OLLAMA_HOST", address));
+    converse(&terminal, "qwen3-coder");
+    recorded("local-server", &terminal);
+}
+
+#[test]
+fn first_start_with_a_wrong_key() {
+    let stand = server(&["gpt-5.4"]);
+    let address = stand.model.openai_url();
+    let terminal = started_with(&stand, |program| program.env("OPENAI_BASE_URL", &address));
+    terminal.wait_for(MENU);
+    terminal.keys("2");
+    give_key(&terminal, "sk-mistyped");
+    terminal.wait_for("authentication failed (401)");
+    give_key(&terminal, KEY);
+    terminal.wait_for("recommended");
+    terminal.keys("Enter");
+    converse(&terminal, "gpt-5.4");
+    recorded("wrong-key", &terminal);
+}
+
+#[test]
+fn first_start_without_a_network() {
+    let terminal = started(&server(&["gpt-5.4"]));
+    terminal.wait_for(MENU);
+    name_server(&terminal, "http://127.0.0.1:1/v1", KEY);
+    terminal.wait_for(RETRY);
+    // The network is there again, at the address that was meant.
+    terminal.keys("2");
+    terminal.wait_for("enter continue");
+    terminal.say(&terminal.stand.model.openai_url());
+    terminal.wait_until("the key again", |screen| screen.matches(KEY_ALLOWED).count() == 2);
+    give_key(&terminal, KEY);
+    terminal.wait_for("❯ 1. gpt-5.4");
+    terminal.keys("Enter");
+    converse(&terminal, "gpt-5.4");
+    recorded("no-network", &terminal);
+}
+
+#[test]
+fn first_start_with_a_broken_settings_file() {
+    let stand = server(&["gpt-5.4"]);
+    std::fs::write(stand.home.state().join("settings.json"), "{\n  \"model\": oops\n}\n").unwrap();
+    let terminal = started(&stand);
+    terminal.wait_for(RETRY);
+    terminal.keys("2");
+    terminal.wait_for(MENU);
+    name_server(&terminal, &terminal.stand.model.openai_url(), KEY);
+    terminal.wait_for("❯ 1. gpt-5.4");
+    terminal.keys("Enter");
+    converse(&terminal, "gpt-5.4");
+    recorded("broken-settings", &terminal);
+}

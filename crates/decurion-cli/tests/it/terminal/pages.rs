@@ -207,7 +207,7 @@ fn an_agent_gets_another_budget_from_the_tree() {
     terminal.keys("C-u");
     terminal.write("1 turns");
     terminal.keys("Enter");
-    terminal.wait_for("its budget is now: 1 turns");
+    terminal.wait_for("Budget: 1 turns");
     terminal.go();
     terminal.wait_for("It stopped at its limit (turns)");
 }

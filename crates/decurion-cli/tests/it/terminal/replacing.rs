@@ -74,7 +74,7 @@ fn a_new_conversation_knows_nothing_of_the_old_one_and_has_its_mode_and_model() 
     let before = next_request(&terminal, "with another model");
     assert!(before.contains("claude-opus-4-8"), "{before}");
     terminal.say("/clear");
-    terminal.wait_for("a new session; the one above stays on record");
+    terminal.wait_for("New session. The one above is kept");
     let request = next_request(&terminal, "one thing more");
     assert!(!request.contains("kumquats") && request.contains("claude-opus-4-8"), "{request}");
     assert!(terminal.screen().contains("auto-accept edits"));
@@ -90,5 +90,5 @@ fn nothing_takes_the_place_of_a_session_that_works() {
     terminal.say("go");
     terminal.wait_for("I begin");
     terminal.say("/clear");
-    terminal.wait_for("something is still at work here");
+    terminal.wait_for("work is still running here");
 }

@@ -77,7 +77,7 @@ when
     terminal.say("@Explore mind the wasps");
     let screen = terminal.wait_for("ambiguous; use an id: ");
     assert!(screen.contains("\n> @Explore mind the wasps"), "the words are lost: {screen}");
-    let row = screen.lines().find(|row| row.contains("name one by its id: ")).unwrap();
+    let row = screen.lines().find(|row| row.contains("use an id: ")).unwrap();
     let ids: Vec<&str> = row.rsplit("id: ").next().unwrap().split(", ").map(str::trim).collect();
     let [first, second] = ids[..] else { panic!("not two ids: {row}") };
     assert!(first.starts_with('@') && second.starts_with('@') && first != second, "{row}");

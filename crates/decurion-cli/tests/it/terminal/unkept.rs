@@ -106,12 +106,12 @@ fn a_record_that_was_taken_away_is_not_promised() {
     terminal.say("/fork");
     terminal.wait_for("no transcript of this session is kept: it cannot be forked");
     goes_on(&terminal, "count the kumquats");
-    terminal.wait_for("the transcript of this session was taken away");
+    terminal.wait_for("the transcript of this session was deleted");
     terminal.say("the last thing");
     terminal.wait_settled("I heard: the last thing");
     terminal.keys("C-d");
     assert_eq!(terminal.ended(), 0);
-    let told = terminal.scrollback().matches("was taken away").count();
+    let told = terminal.scrollback().matches("transcript of this session was deleted").count();
     assert_eq!(told, 1, "{}", terminal.scrollback());
     assert!(!terminal.screen().contains("--resume"), "{}", terminal.screen());
 }
