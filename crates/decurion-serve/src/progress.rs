@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use decurion_protocol::visible::is_hidden;
 use decurion_protocol::{
-    AgentId, Attention, Block, Envelope, Event, Message, Outcome, Role, TaskId, TaskKind, TaskRecord,
+    AgentId, Attention, Block, CallId, Envelope, Event, Message, Outcome, Role, TaskId, TaskKind, TaskRecord,
     TaskState, ToolContent, ToolOutput, Totals, WaitReason,
 };
 
@@ -25,17 +25,41 @@ pub struct Teller {
     queued: HashSet<TaskId>,
     /// The tries that were announced and have not begun, by agent; none is the root.
     tries: HashMap<Option<AgentId>, u32>,
+    /// The calls of the root that have not ended, by their titles.
+    calls: HashMap<CallId, String>,
+    /// The call whose line was the last one.
+    last: Option<CallId>,
 }
 
 impl Teller {
     /// The lines for one event, often none.
     pub fn lines(&mut self, envelope: &Envelope) -> Vec<String> {
-        match (&envelope.event, &envelope.agent) {
+        let lines = match (&envelope.event, &envelope.agent) {
             (Event::TaskOpened { record }, _) => self.opened(record).into_iter().collect(),
             (Event::TaskChanged { task, state }, _) => self.changed(task, state).into_iter().collect(),
             (event, Some(agent)) => self.of_agent(agent, event).into_iter().collect(),
+            (Event::CallEnded { call, tool, output, .. }, None) => self.ended(call, tool, output),
             (event, None) => of_root(event),
+        };
+        match (&envelope.event, &envelope.agent) {
+            (Event::CallStarted { call, intent, .. }, None) => {
+                self.calls.insert(call.clone(), one_line(&intent.title));
+                self.last = Some(call.clone());
+            }
+            _ if !lines.is_empty() => self.last = None,
+            _ => {}
         }
+        lines
+    }
+
+    /// What came of a call. It is named where its own line is not the one above.
+    fn ended(&mut self, call: &CallId, tool: &str, output: &ToolOutput) -> Vec<String> {
+        let title = self.calls.remove(call).filter(|_| self.last.as_ref() != Some(call));
+        let mut lines = result(tool, output);
+        if let (Some(title), false) = (title, lines.is_empty()) {
+            lines.insert(0, format!("  │ {title}:"));
+        }
+        lines
     }
 
     /// What a person should not miss of an event where the lines above are not shown: one line, often none.
@@ -127,7 +151,6 @@ fn of_root(event: &Event) -> Vec<String> {
         Event::CallRefused { tool, decision, .. } => {
             vec![format!("✗ {tool} refused: {}", one_line(&decision.reason))]
         }
-        Event::CallEnded { tool, output, .. } => result(tool, output),
         Event::Waiting { reason: Some(reason) } => waiting(reason).into_iter().collect(),
         Event::Compacted { tokens_before, .. } => {
             vec![format!("… conversation shortened (was about {tokens_before} tokens)")]
@@ -182,6 +205,10 @@ fn said(message: &Message) -> Vec<String> {
 }
 
 fn result(tool: &str, output: &ToolOutput) -> Vec<String> {
+    let told = output.structured.as_ref();
+    if told.is_some_and(|told| told["isAsync"] == true || told["backgroundTaskId"].is_string()) {
+        return vec!["  │ running in the background".to_owned()];
+    }
     let text = match &output.content {
         // What follows an agent's report is for its parent.
         ToolContent::Blocks(blocks) if tool == "Agent" => match blocks.first() {

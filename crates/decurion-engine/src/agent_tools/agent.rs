@@ -149,8 +149,8 @@ impl Tool for Agent {
     fn intent(&self, input: &Value, _around: &Surroundings) -> Result<Intent, InputError> {
         let input = self.parse(input)?;
         // Who is taken up again is known only when it is looked up, and was allowed when it began.
-        if let Some(id) = &input.resume {
-            return Ok(Intent::titled(format!("{id} again: {}", input.description)).together());
+        if input.resume.is_some() {
+            return Ok(Intent::titled(format!("resume: {}", input.description)).together());
         }
         let kind = self.kind(&input);
         let mut intent = Intent::titled(format!("{kind}: {}", input.description)).together();

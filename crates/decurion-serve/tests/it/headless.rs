@@ -187,9 +187,33 @@ async fn progress_is_moved_in_by_depth() {
             ● worker: Poke "b"
             ■ worker: inner completed (2 tool uses, 658 tokens)
           ■ worker: outer completed (1 tool use, 1313 tokens)
+          │ worker: outer:
           │ outer report
     "#]]
     .assert_eq(&nested.progress);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_does_not_follow_its_call_is_named() {
+    let script = r#"
+when agent=worker first=/slow/
+  delay 5s
+  say "slow report"
+when agent=worker
+  say "quick report"
+when turn=1
+  call Agent {"description": "slow", "prompt": "slow", "subagent_type": "worker"}
+  call Agent {"description": "quick", "prompt": "quick", "subagent_type": "worker"}
+  call Agent {"description": "behind", "prompt": "quick", "subagent_type": "worker", "run_in_background": true}
+when
+  say "done"
+"#;
+    let told = answered(&stage(script), Format::Text).await.progress;
+    for (report, title) in [("slow report", "worker: slow:"), ("quick report", "worker: quick:")] {
+        let above = told.lines().zip(told.lines().skip(1)).find(|(_, line)| line.contains(report));
+        assert!(above.is_some_and(|(above, _)| above.contains(title)), "{report}: {told}");
+    }
+    assert!(told.contains("│ running in the background") && !told.contains("agentId"), "{told}");
 }
 
 #[tokio::test(start_paused = true)]
