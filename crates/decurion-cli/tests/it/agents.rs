@@ -197,14 +197,11 @@ fn an_agent_file_with_an_error_is_reported_at_the_start_and_one_with_a_warning_i
     }
     let lint = stand.run(&["agents", "lint"]);
     let errors: Vec<String> = lint.lines.iter().filter(|line| line.contains(": error: ")).cloned().collect();
-    assert!(
-        errors.len() == 2 && errors[0].contains("bare.md:1: error: there is no `description`"),
-        "{lint:?}"
-    );
+    assert!(errors.len() == 2 && errors[0].contains("bare.md:1: error: missing `description`"), "{lint:?}");
     let wanted: String = errors.iter().map(|error| format!("decurion: {error}\n")).collect();
     for format in ["text", "json", "stream-json"] {
         let run = stand.run(&["-p", "go", "--verbose", "--output-format", format]);
         assert_eq!((run.ending.code(), run.errors.as_str()), (0, wanted.as_str()), "{format}: {run:?}");
-        assert!(!run.output().contains("there is no `description`"), "{format}: {run:?}");
+        assert!(!run.output().contains("missing `description`"), "{format}: {run:?}");
     }
 }

@@ -58,7 +58,7 @@ fn denied_type_is_not_the_main_agent_nor_offered_to_other_programs() {
     for name in ["guide", "claude-code-guide", "GUIDE"] {
         let run = stand.run(&["-p", "--agent", name, "go"]);
         assert_eq!(run.ending.code(), 2, "{run:?}");
-        assert!(run.errors.contains("the settings deny agents of this type: guide"), "{run:?}");
+        assert!(run.errors.contains("agents of type guide are denied by"), "{run:?}");
     }
     assert!(stand.model.requests().is_empty());
     let listed = stand.run(&["agents", "list"]);

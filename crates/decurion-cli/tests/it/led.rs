@@ -348,7 +348,7 @@ fn agents_that_are_given_and_wrong_are_said_to_be() {
         {"x":5} false
         decurion: --agents:1: error: expected an object as the definition of "x"
         {"x":{"description":"d"}} false
-        decurion: --agents:1: agent "x": error: there is no `prompt`
+        decurion: --agents:1: agent "x": error: missing `prompt`
         {"x":{"description":"d","prompt":"p","tools":5}} false
         decurion: --agents:1: agent "x": error: `tools` is neither a list of names nor a text
         {"x":{"description":"d","prompt":"p","permissionMode":"nope"}} true

@@ -227,15 +227,15 @@ fn what_is_wrong_is_said_with_its_line() {
     );
     check(
         "---\ndescription: d\n---\nx",
-        &expect![[r#"
+        &expect![[r"
             home/.decurion/agents/a.md:1: error: missing `name`
-        "#]],
+        "]],
     );
     check(
         "---\nname:\ndescription: d\n---\nx",
-        &expect![[r#"
+        &expect![[r"
             home/.decurion/agents/a.md:2: error: missing `name`
-        "#]],
+        "]],
     );
     check(
         "---\nname: a\n---\nx",

@@ -88,7 +88,7 @@ fn a_conversation_that_goes_on_elsewhere_goes_on_in_the_mode_it_is_in() {
         terminal.wait_for(if leads == "/fork" {
             "Forked. The original"
         } else {
-            "a new session; the one above"
+            "New session. The one above"
         });
         terminal.wait_for("ask before acting");
     }

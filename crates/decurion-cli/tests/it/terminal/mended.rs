@@ -21,7 +21,7 @@ fn the_first_line_after_a_change_of_session_is_not_lost() {
             screen.lines().last().is_some_and(|row| row.trim() == READY.trim())
         });
         terminal.say("/clear");
-        terminal.wait_until("a new session", |screen| screen.matches("a new session").count() == number - 1);
+        terminal.wait_until("a new session", |screen| screen.matches("New session.").count() == number - 1);
         terminal.say(&format!("prompt {number}"));
         terminal.wait_for(&format!("answer {number}."));
     }
@@ -147,5 +147,5 @@ fn an_agent_file_that_cannot_be_used_is_reported_above_the_conversation() {
     let terminal = Terminal::with(stand, &[], (200, 40));
     terminal.say("go");
     let screen = terminal.wait_settled("Yes.");
-    assert_eq!(screen.matches("bare.md:1: error: there is no `description`").count(), 1, "{screen}");
+    assert_eq!(screen.matches("bare.md:1: error: missing `description`").count(), 1, "{screen}");
 }

@@ -81,7 +81,7 @@ fn a_theme_is_kept_for_later_sessions() {
     terminal.say("hello");
     terminal.wait_settled("I heard: hello");
     terminal.say("/clear");
-    terminal.wait_for("a new session");
+    terminal.wait_for("New session.");
     terminal.write("/co");
     terminal.wait_for("❯ /co");
     let light = "\u{1b}[1m\u{1b}[34m❯";
@@ -154,11 +154,11 @@ fn an_earlier_session_is_found_by_a_word_and_previewed() {
     terminal.say("mend the parser");
     terminal.wait_settled("I heard: mend the parser");
     terminal.say("/clear");
-    terminal.wait_for("a new session");
+    terminal.wait_for("New session.");
     terminal.say("write the docs");
     terminal.wait_settled("I heard: write the docs");
     terminal.say("/clear");
-    terminal.wait_until("another new session", |screen| screen.matches("a new session").count() == 2);
+    terminal.wait_until("another new session", |screen| screen.matches("New session.").count() == 2);
     terminal.say("/resume");
     terminal.wait_for("Sessions in this folder");
     terminal.write("parser");
