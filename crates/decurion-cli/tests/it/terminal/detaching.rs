@@ -115,6 +115,14 @@ fn attach_shows_what_has_come_of_the_answer_in_progress() {
 }
 
 #[test]
+fn an_attached_session_tells_how_much_of_the_context_is_filled() {
+    let terminal = Terminal::start("when\n  say \"Yes.\"\n");
+    terminal.say("hello");
+    terminal.wait_settled("Yes.");
+    terminal.beside(&["attach"]).wait_for("% context");
+}
+
+#[test]
 fn attach_asks_which_session_where_several_live() {
     let script = "when text=/hello (.+)/\n  say \"I heard $1.\"\n";
     let first = Terminal::start(script);
