@@ -197,3 +197,18 @@ fn the_end_of_a_text_is_that_of_the_whole() {
         }
     }
 }
+
+#[test]
+fn a_line_that_a_model_breaks_stays_broken() {
+    check(
+        "CJK: 二番目\nEmoji: 🍐\nRTL: שלום\n\nA new paragraph.",
+        40,
+        &expect![[r#"
+            CJK: 二番目
+            Emoji: 🍐
+            RTL: שלום
+
+            A new paragraph.
+        "#]],
+    );
+}
