@@ -332,7 +332,7 @@ pub fn worktrees(loaded: &Loaded, environment: &Environment, processes: Option<G
     };
     let leases = Leases::new(loaded.paths.state.clone()?);
     let leases = leases.synced(settings.durability == settings::Durability::Power);
-    let git = Git::new(processes?, &shell);
+    let git = Git::new(processes?, &shell, &loaded.paths.state.clone()?.join("run/git"));
     Some(Worktrees::new(git, leases, worktree, Arc::new(SystemClock::new())))
 }
 

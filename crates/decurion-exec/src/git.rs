@@ -3,10 +3,13 @@
 //!
 //! Commands run without pager, prompt, hooks, fsmonitor and background upkeep, so that what a repository
 //! brings along is not started by our own housekeeping; filters stay, since a checkout without them is not
-//! the user's. Nothing here decides anything.
+//! the user's. Of settings that commands of an agent can change, git sees only harmless ones (`apart.rs`). Nothing
+//! here decides anything.
 
+mod apart;
 mod change;
 mod look;
+mod submodule;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,6 +21,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 pub use change::NewWorktree;
 pub use look::{Change, Diffstat, Forecast, Head, Listed, Repository, Status, Submodule};
 
+use self::apart::{Folders, Settings};
 use crate::{Capture, CaptureBounds, Exit, Guard, Launch, LaunchError, Output, Stdin};
 
 /// How long a command may take that only looks.
@@ -30,6 +34,7 @@ const MOST_WORDS: usize = 4 << 10;
 /// How often a command that found one of git's lock files is run again, and the first pause.
 const LOCK_TRIES: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_millis(15);
+const MOST_PAUSE: Duration = Duration::from_secs(1);
 /// How long git may take to put its own files in order when it is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -54,6 +59,8 @@ const KEPT: &[&str] =
 pub struct Git {
     guard: Guard,
     env: Arc<[(OsString, OsString)]>,
+    /// Where it keeps what commands must not reach.
+    private: Arc<Utf8Path>,
 }
 
 /// Why git did not do it.
@@ -130,6 +137,7 @@ struct Order<'a> {
     settings: Vec<String>,
     stdin: Stdin,
     changes: bool,
+    settings_from: Settings,
 }
 
 impl<'a> Order<'a> {
@@ -137,7 +145,8 @@ impl<'a> Order<'a> {
     fn look(at: &'a Utf8Path, args: &[&str]) -> Self {
         let args = args.iter().map(OsString::from).collect();
         let stdin = Stdin::Empty;
-        Self { at, args, env: Vec::new(), settings: Vec::new(), stdin, changes: false }
+        let settings_from = Settings::Usual;
+        Self { at, args, env: Vec::new(), settings: Vec::new(), stdin, changes: false, settings_from }
     }
 
     /// A command that changes something.
@@ -152,6 +161,18 @@ impl<'a> Order<'a> {
 
     fn setting(mut self, setting: String) -> Self {
         self.settings.push(setting);
+        self
+    }
+
+    /// In a repository whose settings anyone may have written.
+    fn nested(mut self) -> Self {
+        self.settings_from = Settings::Harmless;
+        self
+    }
+
+    /// With the folders of git as git finds them.
+    fn found(mut self) -> Self {
+        self.settings_from = Settings::Found;
         self
     }
 
@@ -186,8 +207,8 @@ struct Answer {
 
 impl Git {
     /// Git under this guard. Of the environment, variables that would point git at another repository are
-    /// left out.
-    pub fn new(guard: Guard, environment: &[(OsString, OsString)]) -> Self {
+    /// left out. `private` is a folder that commands cannot reach; it is made when it is needed.
+    pub fn new(guard: Guard, environment: &[(OsString, OsString)], private: &Utf8Path) -> Self {
         let is_kept = |name: &OsString| {
             let name = name.to_string_lossy();
             !name.starts_with("GIT_") || KEPT.iter().any(|kept| name.starts_with(kept))
@@ -196,7 +217,7 @@ impl Git {
             [("GIT_TERMINAL_PROMPT", "0"), ("GIT_PAGER", "cat"), ("GIT_EDITOR", "true"), ("LC_ALL", "C")];
         let env = environment.iter().filter(|(name, _)| is_kept(name) && name != "LC_ALL").cloned();
         let env = env.chain(ours.iter().map(|(name, value)| (name.into(), value.into()))).collect();
-        Self { guard, env }
+        Self { guard, env, private: private.into() }
     }
 
     /// The guard that its processes run under.
@@ -218,7 +239,7 @@ impl Git {
                 return Err(error);
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
+            pause = (pause * 2).min(MOST_PAUSE);
         }
         Err(GitError::Odd { command: order.shown(), what: "no answer".to_owned() })
     }
@@ -234,6 +255,21 @@ impl Git {
     }
 
     async fn once(&self, order: &Order<'_>) -> Result<Answer, GitError> {
+        let folders = match order.settings_from {
+            Settings::Found => None,
+            Settings::Usual => Folders::of(order.at),
+            Settings::Harmless => Some(Folders::nested(order.at).map_err(|what| odd(order, what))?),
+        };
+        let Some(folders) = folders else { return self.launch(order, None).await };
+        let apart = self.apart(order, &folders).await?;
+        let common = apart.as_ref().map_or(&*folders.common, |apart| apart.path());
+        self.launch(order, Some(common)).await
+    }
+
+    /// `common` is the folder of git that all checkouts of the repository share. While git works, a command of a session may
+    /// write the name of another one to the `commondir` of a worktree that was just made, and git would run what the
+    /// settings there say.
+    async fn launch(&self, order: &Order<'_>, common: Option<&Utf8Path>) -> Result<Answer, GitError> {
         let mut launch = Launch::new("git", order.at.as_std_path());
         launch.output = Output::Separate;
         launch.stdin = order.stdin.clone();
@@ -244,7 +280,7 @@ impl Git {
         }
         launch = launch.args(order.args.iter().cloned()).env(self.env.iter().cloned());
         launch.env.extend(order.env.iter().cloned());
-        launch.env.extend(common_of(order.at).map(|common| ("GIT_COMMON_DIR".into(), common.into())));
+        launch.env.extend(common.map(|common| ("GIT_COMMON_DIR".into(), common.into())));
         if !order.changes {
             launch.env.push(("GIT_OPTIONAL_LOCKS".into(), "0".into()));
         }
@@ -271,24 +307,8 @@ impl Git {
     }
 }
 
-/// The folder of git that a checkout shares with the other ones of its repository, as git made it. While git works, a command
-/// of a session may write the name of another one to the `commondir` of a worktree that was just made, and git would run
-/// what the settings there say.
-fn common_of(at: &Utf8Path) -> Option<Utf8PathBuf> {
-    const LONGEST: u64 = 64 << 10;
-    let git = at.join(".git");
-    let Ok(found) = git.symlink_metadata() else {
-        // It is the folder of git itself, or has none.
-        return (at.join("objects").is_dir() && at.join("HEAD").exists()).then(|| at.to_owned());
-    };
-    if found.is_dir() {
-        return Some(git);
-    }
-    let text = std::fs::read_to_string(&git).ok().filter(|_| found.is_file() && found.len() < LONGEST)?;
-    let own = Utf8PathBuf::from(text.strip_prefix("gitdir: ")?.trim_end_matches(['\n', '\r']));
-    let all = own.parent().filter(|all| all.file_name() == Some("worktrees"))?;
-    // The path of a submodule's folder is relative; its name may be anything.
-    own.is_absolute().then(|| all.parent().map(Utf8Path::to_owned)).flatten()
+fn odd(order: &Order<'_>, what: String) -> GitError {
+    GitError::Odd { command: order.shown(), what }
 }
 
 fn refused(order: &Order<'_>, answer: &Answer) -> GitError {

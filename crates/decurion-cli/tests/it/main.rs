@@ -37,6 +37,7 @@ mod sandbox;
 mod sandbox_git;
 mod sandbox_questions;
 mod sandbox_rules;
+mod sandbox_worktrees;
 mod sdk;
 mod sdk_examples;
 mod sdk_guide;

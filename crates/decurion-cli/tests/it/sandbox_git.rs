@@ -100,7 +100,7 @@ fn settings_in_folders_of_git_cannot_be_made() {
     let stand = repository(&[
         "mkdir -p .git/modules/sub/hooks .git/info; echo evil > .git/modules/sub/hooks/pre-commit; \
          echo evil > .git/worktrees/tree/config.worktree; echo evil > .git/config.worktree; \
-         echo evil > .git/info/attributes; mkdir -p .git/remotes .git/branches; echo URL: x > .git/remotes/o; \
+         echo evil >> .git/worktrees/tree/modules/sub/config; echo evil > .git/info/attributes; mkdir -p .git/remotes .git/branches; echo URL: x > .git/remotes/o; \
          echo x > .git/branches/b; echo evil > .git/modules/sub/config; mv .git/modules .git/m; \
          echo evil > sub/.hooks/pre-commit; true",
         "git status --short; git -C sub status --short; git -C tree status --short",
@@ -114,13 +114,15 @@ fn settings_in_folders_of_git_cannot_be_made() {
     );
     git(&stand, &["commit", "-qm", "y"]);
     git(&stand, &["worktree", "add", "-q", "tree"]);
+    git(&stand, &["-C", "tree", "-c", "protocol.file.allow=always", "submodule", "-q", "update", "--init"]);
     git(&stand, &["config", "extensions.worktreeConfig", "true"]);
     git(&stand, &["-C", "sub", "config", "core.hooksPath", ".hooks"]);
     fs::create_dir(work.join("sub/.hooks")).unwrap();
     fs::remove_dir_all(work.join(".git/modules/sub/hooks")).unwrap();
-    let before = fs::read(work.join(".git/modules/sub/config")).unwrap();
+    let modules = [".git/modules/sub/config", ".git/worktrees/tree/modules/sub/config"];
+    let before = modules.map(|path| fs::read(work.join(path)).unwrap());
     let results = results(&stand, &["--allowedTools", "Bash"]);
-    assert_eq!(fs::read(work.join(".git/modules/sub/config")).unwrap(), before, "{results:?}");
+    assert_eq!(modules.map(|path| fs::read(work.join(path)).unwrap()), before, "{results:?}");
     for path in [
         ".git/modules/sub/hooks",
         ".git/worktrees/tree/config.worktree",

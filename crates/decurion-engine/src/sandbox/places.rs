@@ -23,8 +23,7 @@ pub(crate) fn settings_in(folder: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf
 /// Those in a folder of git that commands may not make either, with what stands for them.
 pub(super) fn git_settings_to_hold(git: &Utf8Path, made: &BTreeSet<Utf8PathBuf>) -> Vec<(Utf8PathBuf, Kind)> {
     let mut found = Vec::new();
-    let within = folders_within(git).into_iter().filter(|within| !made.contains(&within.folder));
-    for Within { folder, kind } in within.filter(|within| within.kind != WithinKind::Closed) {
+    for Within { folder, kind } in protected(git, made).filter(|within| within.kind != WithinKind::Closed) {
         let is_worktree = kind == WithinKind::Worktree;
         if !is_worktree {
             // Files in the last two name addresses. Git takes no notice of empty ones.
@@ -154,7 +153,7 @@ pub(super) fn git_settings(git: &Utf8Path, made: &BTreeSet<Utf8PathBuf>) -> Vec<
         "remotes",
         "branches",
     ];
-    let within = folders_within(git).into_iter().filter(|within| !made.contains(&within.folder));
+    let within = protected(git, made);
     let settings = |within: Within| match within.kind {
         WithinKind::Closed => vec![within.folder],
         _ => NAMES.map(|name| within.folder.join(name)).into(),
@@ -192,6 +191,12 @@ const MOST_WITHIN: usize = 2_000;
 /// As many are looked at to find those that commands made.
 const MOST_LOOKED_AT: usize = 100_000;
 
+/// A folder of git, and those of its worktrees and submodules in it, but for worktrees that commands made.
+fn protected<'a>(git: &Utf8Path, made: &'a BTreeSet<Utf8PathBuf>) -> impl Iterator<Item = Within> + use<'a> {
+    let is_made = |within: &Within| made.iter().any(|made| within.folder.starts_with(made));
+    folders_within(git).into_iter().filter(move |within| !is_made(within))
+}
+
 /// A folder of git, and those of its worktrees and submodules in it that are protected.
 pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
     within(git, MOST_WITHIN)
@@ -207,10 +212,13 @@ fn within(git: &Utf8Path, most: usize) -> Vec<Within> {
     const DEEPEST: usize = 16;
     let worktrees = git.join("worktrees");
     let mut found = vec![Within { folder: git.to_owned(), kind: WithinKind::Repository }];
+    let mut modules = vec![git.join("modules")];
     let closed = |folder: &Utf8Path| Within { folder: folder.to_owned(), kind: WithinKind::Closed };
     if !is_absent(&worktrees) {
         let mut entries = footprint::entries(&worktrees);
         for entry in entries.by_ref().take(most) {
+            // A worktree has submodules of its own.
+            modules.push(entry.path().join("modules"));
             found.push(Within { folder: entry.into_path(), kind: WithinKind::Worktree });
         }
         let is_whole = entries.next().is_none() && !footprint::has_unnamed(&worktrees);
@@ -218,17 +226,18 @@ fn within(git: &Utf8Path, most: usize) -> Vec<Within> {
             found.push(closed(&worktrees));
         }
     }
-    let modules = Some(git.join("modules")).filter(|modules| !is_absent(modules));
-    let mut folders: Vec<_> = modules.map(|modules| (modules, DEEPEST)).into_iter().collect();
+    let modules = modules.iter().filter(|modules| !is_absent(modules));
+    let mut folders: Vec<_> = modules.map(|modules| (modules.clone(), modules, DEEPEST)).collect();
     let mut seen = 0;
-    while let Some((folder, left)) = folders.pop() {
+    while let Some((folder, modules, left)) = folders.pop() {
         if footprint::is_closed(&folder) || footprint::has_unnamed(&folder) {
             found.push(closed(&folder));
         }
         for entry in footprint::entries(&folder) {
             seen += 1;
             if seen > most {
-                found.push(closed(&git.join("modules")));
+                found.extend(folders.iter().map(|(_, modules, _)| closed(modules)));
+                found.push(closed(modules));
                 return found;
             }
             // Behind a link everything could be looked through.
@@ -237,10 +246,10 @@ fn within(git: &Utf8Path, most: usize) -> Vec<Within> {
             }
             let path = folder.join(entry.file_name());
             if ["HEAD", "config", "objects"].iter().any(|name| footprint::leads_somewhere(&path.join(name))) {
-                folders.extend((left > 0).then(|| (path.join("modules"), left - 1)));
+                folders.extend((left > 0).then(|| (path.join("modules"), modules, left - 1)));
                 found.push(Within { folder: path, kind: WithinKind::Repository });
             } else if left > 0 && footprint::is_folder(&path) {
-                folders.push((path, left - 1));
+                folders.push((path, modules, left - 1));
             } else {
                 found.push(closed(&path));
             }

@@ -34,7 +34,7 @@ pub fn git_for_tests() -> Git {
         ("GIT_DIR", "/nonexistent"),
     ];
     let environment: Vec<_> = environment.iter().map(|(name, value)| (name.into(), value.into())).collect();
-    Git::new(guard, &environment)
+    Git::new(guard, &environment, &Utf8Path::new(env!("CARGO_TARGET_TMPDIR")).join("git"))
 }
 
 impl Yard {

@@ -1,9 +1,14 @@
 //! Changes to a repository: worktrees, commits made without a checkout, references moved from a known value.
 //! Takes decided arguments; a reference that is not where the caller thinks it is stays where it is.
 
-use camino::Utf8Path;
+use std::io::Write as _;
+use std::{fs, io};
 
-use super::{Git, GitError, Order, object};
+use camino::{Utf8Path, Utf8PathBuf};
+
+use super::apart::{self, Folders, Private};
+use super::look::LISTED;
+use super::{FIRST_PAUSE, Git, GitError, LOCK_TRIES, MOST_PAUSE, Order, object, path};
 
 /// A worktree to be made.
 #[derive(Clone, Debug)]
@@ -30,20 +35,36 @@ impl Git {
             args.push("--detach");
         }
         args.extend([new.path.as_str(), new.base]);
-        self.run(Order::change(at, &args)).await.map(drop)
+        self.run(Order::change(at, &args)).await?;
+        let odd = |what: String| GitError::Odd { command: "git worktree add".to_owned(), what };
+        let (git, from) = (new.path.join(".git"), Folders::of(at));
+        let Some((text, from)) = apart::read(&git).ok().zip(from) else { return Ok(()) };
+        let Some(stands) = text.strip_prefix(&format!("gitdir: {}/", self.private)) else { return Ok(()) };
+        // Git was called with a folder of ours in place of the shared one, and without settings of the checkout.
+        let (_, within) = stands.trim_end().split_once('/').ok_or_else(|| odd(text.clone()))?;
+        let own = from.common.join(within);
+        fs::write(&git, format!("gitdir: {own}\n")).map_err(|error| odd(error.to_string()))?;
+        let Ok(settings) = apart::read(&from.own.join("config.worktree")) else { return Ok(()) };
+        let made = fs::OpenOptions::new().write(true).create_new(true).open(own.join("config.worktree"));
+        let written = made.and_then(|mut file| file.write_all(settings.as_bytes()));
+        written.map_err(|error| odd(format!("its settings cannot be copied: {error}")))
     }
 
-    /// Takes a worktree away. Git itself refuses one with changes unless `by_force`, which also takes away
-    /// one that is half made, gone from the disk or locked.
+    /// Takes a worktree away. One with changes is refused unless `by_force`, which also takes away one that is half made,
+    /// gone from the disk or locked.
     pub async fn remove_worktree(
         &self,
         at: &Utf8Path,
         path: &Utf8Path,
         by_force: bool,
     ) -> Result<(), GitError> {
-        let mut args = vec!["worktree", "remove"];
+        let mut args = vec!["worktree", "remove", "--force"];
         if by_force {
-            args.extend(["--force", "--force"]);
+            args.push("--force");
+        } else if !self.status(path).await?.is_clean() {
+            // Git would look with the settings that the worktree has now.
+            let what = format!("{path} contains modified or untracked files");
+            return Err(GitError::Odd { command: "git worktree remove".to_owned(), what });
         }
         args.push(path.as_str());
         self.run(Order::change(at, &args)).await.map(drop)
@@ -117,18 +138,30 @@ impl Git {
         index: &Utf8Path,
         withheld: &(dyn Fn(&Utf8Path) -> bool + Sync),
     ) -> Result<String, GitError> {
-        self.copy_index(at, index).await?;
+        let nested = self.copy_index(at, index).await?;
         let with = |args: &[&str]| Order::change(at, args).env("GIT_INDEX_FILE", index.as_str());
         let changed = ["ls-files", "--others", "--modified", "--exclude-standard", "--full-name", "-z", ":/"];
         let changed = self.run(with(&changed)).await?;
         let mut wanted = b":/\0".to_vec();
+        let mut moved = Vec::new();
+        let except = |path: &str| format!(":(exclude,top,literal){path}\0").into_bytes();
+        // `git add` calls git in the repositories of the index, with the settings that those have now.
+        nested.iter().for_each(|path| wanted.extend(except(path.as_str())));
         for path in changed.split(|byte| *byte == 0).filter_map(|path| std::str::from_utf8(path).ok()) {
-            if !path.is_empty() && withheld(&at.join(path)) {
-                wanted.extend(format!(":(exclude,top,literal){path}\0").into_bytes());
+            let is_withheld = !path.is_empty() && withheld(&at.join(path));
+            if nested.iter().any(|nested| nested == path) {
+                moved.extend(path.bytes().filter(|_| !is_withheld));
+                moved.extend((!is_withheld).then_some(0));
+            } else if is_withheld {
+                wanted.extend(except(path));
             }
         }
         let add = with(&["add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul"]);
         self.run(add.input(wanted)).await?;
+        if !moved.is_empty() {
+            let update = with(&["update-index", "--add", "--remove", "--replace", "-z", "--stdin"]);
+            self.run(update.input(moved)).await?;
+        }
         object("git write-tree", &self.run(with(&["write-tree"])).await?)
     }
 
@@ -142,7 +175,8 @@ impl Git {
 
     /// Copies the index of a checkout to where no command can change it. Git believes the paths in an index that is there,
     /// also those that lead out of the checkout, and would read, write and remove files elsewhere: such an index is refused.
-    async fn copy_index(&self, at: &Utf8Path, index: &Utf8Path) -> Result<(), GitError> {
+    /// Gives where it has other repositories.
+    async fn copy_index(&self, at: &Utf8Path, index: &Utf8Path) -> Result<Vec<Utf8PathBuf>, GitError> {
         let own = self.repository(at).await?.own;
         let odd = |what| GitError::Odd { command: "git ls-files".to_owned(), what };
         std::fs::copy(own.join("index"), index)
@@ -151,29 +185,47 @@ impl Git {
         // A part of it may lie in another file, which commands can change.
         let whole = with(&["update-index", "--no-split-index"]).setting("core.splitIndex=false".to_owned());
         self.run(whole).await?;
-        let listed = self.run(with(&["ls-files", "--cached", "-z"])).await?;
+        let listed = self.run(with(&LISTED)).await?;
         let is_odd = |name: &[u8]| matches!(name, b"" | b"." | b"..") || name.eq_ignore_ascii_case(b".git");
-        let mut paths = listed.split(|byte| *byte == 0).filter(|path| !path.is_empty());
-        match paths.find(|path| path.split(|byte| *byte == b'/').any(is_odd)) {
-            Some(path) => {
-                let path = String::from_utf8_lossy(path).escape_debug().to_string();
-                Err(odd(format!("its index names a file out of the checkout: {path}")))
+        let mut nested = Vec::new();
+        for entry in listed.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
+            let name = entry.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default();
+            if name.split(|byte| *byte == b'/').any(is_odd) {
+                let name = String::from_utf8_lossy(name).escape_debug().to_string();
+                return Err(odd(format!("its index names a file out of the checkout: {name}")));
             }
-            None => Ok(()),
+            if entry.starts_with(b"160000 ") {
+                nested.push(path(name)?);
+            }
         }
+        Ok(nested)
     }
 
     /// Commits of a checkout's own branches that nothing outside of it has; for a submodule, whose objects go
     /// with its worktree.
     pub async fn own_commits(&self, at: &Utf8Path) -> Result<u64, GitError> {
         let args = ["rev-list", "--count", "--branches", "--not", "--remotes", "HEAD", "--"];
-        let output = self.run(Order::look(at, &args)).await?;
+        let output = self.run(Order::look(at, &args).nested()).await?;
         Ok(String::from_utf8_lossy(&output).trim().parse().unwrap_or(u64::MAX))
     }
 
-    /// Brings a checkout's files and index to a commit, whatever is in them, its untracked files excepted.
+    /// Brings a checkout's files and index to a commit, whatever is in them, its untracked files excepted. Works on a
+    /// copy of the index, like [`Git::restore_files`].
     pub async fn reset_hard(&self, at: &Utf8Path, commit: &str) -> Result<(), GitError> {
-        self.run(Order::change(at, &["reset", "--hard", "--quiet", commit, "--"])).await.map(drop)
+        let own = self.repository(at).await?.own;
+        let odd = |error: io::Error| GitError::Odd {
+            command: "git reset".to_owned(),
+            what: format!("the index of {at} cannot be written: {error}"),
+        };
+        let private = Private::new(&self.private).map_err(odd)?;
+        let index = private.path().join("index");
+        let lock = IndexLock::take(&own).await.map_err(odd)?;
+        if own.join("index").symlink_metadata().is_ok() {
+            self.copy_index(at, &index).await?;
+        }
+        let order = Order::change(at, &["reset", "--hard", "--quiet", commit, "--"]);
+        self.run(order.env("GIT_INDEX_FILE", index.as_str())).await?;
+        lock.replace_by(&index).map_err(odd)
     }
 
     /// Brings a checkout's index to its commit; its files stay.
@@ -185,38 +237,50 @@ impl Git {
     pub async fn clean(&self, at: &Utf8Path) -> Result<(), GitError> {
         self.run(Order::change(at, &["clean", "--quiet", "-ffd"])).await.map(drop)
     }
+}
 
-    /// Checks a submodule out as another checkout of the same repository has it, from that one's objects:
-    /// nothing is fetched over a network.
-    pub async fn copy_submodule(
-        &self,
-        at: &Utf8Path,
-        submodule: &Utf8Path,
-        from: &Utf8Path,
-    ) -> Result<(), GitError> {
-        let name = self.submodule_name(at, submodule).await?;
-        let source = self.repository(from).await?.common;
-        let args =
-            ["submodule", "--quiet", "update", "--init", "--no-recommend-shallow", "--", submodule.as_str()];
-        let order = Order::change(at, &args)
-            .setting(format!("submodule.{name}.url={source}"))
-            .setting(format!("submodule.{name}.update=checkout"))
-            .setting("protocol.allow=never".to_owned())
-            .setting("protocol.file.allow=always".to_owned());
-        self.run(order).await.map(drop)
+/// The lock that git takes for the index of a checkout.
+struct IndexLock {
+    own: Utf8PathBuf,
+    file: fs::File,
+    is_done: bool,
+}
+
+impl IndexLock {
+    /// Takes it, as soon as no other git has it.
+    async fn take(own: &Utf8Path) -> io::Result<Self> {
+        // A command can put a link there, to any folder.
+        if own.canonicalize_utf8()? != *own {
+            return Err(io::Error::other(format!("there is a link on the way to {own}")));
+        }
+        let path = own.join("index.lock");
+        let mut pause = FIRST_PAUSE;
+        for left in (0..LOCK_TRIES).rev() {
+            match fs::OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(file) => return Ok(Self { own: own.to_owned(), file, is_done: false }),
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) if left > 0 => tokio::time::sleep(pause).await,
+                Err(_) => {}
+            }
+            pause = (pause * 2).min(MOST_PAUSE);
+        }
+        Err(io::Error::other(format!("another git has locked it: {path}")))
     }
 
-    async fn submodule_name(&self, at: &Utf8Path, submodule: &Utf8Path) -> Result<String, GitError> {
-        let asked = ["config", "--file", ".gitmodules", "-z", "--get-regexp", r"^submodule\..*\.path$"];
-        let output = self.run(Order::look(at, &asked)).await?;
-        let text = String::from_utf8_lossy(&output).into_owned();
-        let named = text.split('\0').filter_map(|entry| entry.split_once('\n'));
-        let mut found = named.filter(|(_, path)| *path == submodule.as_str());
-        let key = found.next().and_then(|(key, _)| key.strip_prefix("submodule.")?.strip_suffix(".path"));
-        key.map(str::to_owned).ok_or_else(|| GitError::Odd {
-            command: "git config --file .gitmodules".to_owned(),
-            what: format!("it does not name the submodule {submodule}"),
-        })
+    /// Puts another file in the place of the index.
+    fn replace_by(mut self, index: &Utf8Path) -> io::Result<()> {
+        io::copy(&mut fs::File::open(index)?, &mut self.file)?;
+        fs::rename(self.own.join("index.lock"), self.own.join("index"))?;
+        self.is_done = true;
+        Ok(())
+    }
+}
+
+impl Drop for IndexLock {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let _ = fs::remove_file(self.own.join("index.lock"));
+        }
     }
 }
 

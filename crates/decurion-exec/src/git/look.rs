@@ -4,6 +4,20 @@ use camino::{Utf8Path, Utf8PathBuf};
 
 use super::{Git, GitError, Order, object, path};
 
+/// What differs in a checkout; of repositories in it, only which commit they are at.
+const STATUS: [&str; 6] = [
+    "status",
+    "--porcelain=v1",
+    "-z",
+    "--no-renames",
+    "--untracked-files=normal",
+    "--ignore-submodules=dirty",
+];
+/// What the index has.
+pub(super) const LISTED: [&str; 3] = ["ls-files", "--stage", "-z"];
+/// As many submodules of submodules are looked into.
+const MOST_NESTED: usize = 1000;
+
 /// Where a folder belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repository {
@@ -118,7 +132,7 @@ impl Git {
     pub async fn repository(&self, at: &Utf8Path) -> Result<Repository, GitError> {
         let asked =
             ["rev-parse", "--path-format=absolute", "--is-inside-work-tree", "--git-common-dir", "--git-dir"];
-        let output = self.run(Order::look(at, &asked)).await?;
+        let output = self.run(Order::look(at, &asked).found()).await?;
         let lines: Vec<&[u8]> =
             output.strip_suffix(b"\n").unwrap_or(&output).split(|b| *b == b'\n').collect();
         let [inside, common, own] = lines[..] else {
@@ -126,7 +140,7 @@ impl Git {
         };
         let top = if inside == b"true" {
             let asked = ["rev-parse", "--path-format=absolute", "--show-toplevel"];
-            let output = self.run(Order::look(at, &asked)).await?;
+            let output = self.run(Order::look(at, &asked).found()).await?;
             Some(path(output.strip_suffix(b"\n").unwrap_or(&output))?)
         } else {
             None
@@ -179,18 +193,46 @@ impl Git {
         Ok(rows.map(|(commit, name)| (name.to_owned(), commit.to_owned())).collect())
     }
 
-    /// What differs from the last commit, untracked files included, ignored ones not.
+    /// What differs from the last commit, untracked files included, ignored ones not. Git itself would look into
+    /// submodules with their own settings, which commands may have written.
     pub async fn status(&self, at: &Utf8Path) -> Result<Status, GitError> {
-        let asked = [
-            "status",
-            "--porcelain=v1",
-            "-z",
-            "--no-renames",
-            "--untracked-files=normal",
-            "--ignore-submodules=none",
-        ];
-        let output = self.run(Order::look(at, &asked)).await?;
-        Ok(status(&output))
+        let mut found = self.status_of_one(Order::look(at, &STATUS)).await?;
+        let nested = match self.gitlinks(Order::look(at, &LISTED)).await {
+            // Too long a list to be looked through where no submodules are declared.
+            Err(GitError::Flood { .. }) if !at.join(".gitmodules").exists() => Vec::new(),
+            nested => nested?,
+        };
+        for nested in nested.into_iter().filter(|path| at.join(path).join(".git").exists()) {
+            let path = nested.as_str().as_bytes();
+            let is_known = found.changes.iter().any(|change| change.path == path);
+            if !is_known && self.is_changed_within(&at.join(&nested)).await? {
+                found.changes.push(Change { kind: *b" M", path: path.to_vec() });
+            }
+        }
+        Ok(found)
+    }
+
+    async fn status_of_one(&self, order: Order<'_>) -> Result<Status, GitError> {
+        Ok(status(&self.run(order).await?))
+    }
+
+    /// Whether anything differs from the last commit in a submodule or in those within.
+    async fn is_changed_within(&self, at: &Utf8Path) -> Result<bool, GitError> {
+        let mut waiting = vec![at.to_owned()];
+        let mut seen = 0;
+        while let Some(at) = waiting.pop() {
+            seen += 1;
+            // What is not looked at may be changed.
+            if seen > MOST_NESTED || !self.status_of_one(Order::look(&at, &STATUS).nested()).await?.is_clean()
+            {
+                return Ok(true);
+            }
+            let within = self.gitlinks(Order::look(&at, &LISTED).nested()).await?;
+            waiting.extend(
+                within.into_iter().map(|path| at.join(path)).filter(|path| path.join(".git").exists()),
+            );
+        }
+        Ok(false)
     }
 
     /// What is in a checkout and ignored, from the top; a folder that is wholly ignored ends with a slash.
@@ -230,7 +272,8 @@ impl Git {
 
     /// How much differs between a commit and another, or what is in the folder.
     pub async fn diffstat(&self, at: &Utf8Path, base: &str, tip: Option<&str>) -> Result<Diffstat, GitError> {
-        let mut asked = vec!["diff", "--shortstat", "--no-ext-diff", "--no-textconv", base];
+        let mut asked =
+            vec!["diff", "--shortstat", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", base];
         asked.extend(tip);
         asked.push("--");
         let output = self.run(Order::look(at, &asked)).await?;
@@ -264,16 +307,16 @@ impl Git {
             return Ok(Vec::new());
         }
         // The index says where they are, and a checked-out one has its own `.git`.
-        let output = self.run(Order::look(at, &["ls-files", "--stage", "-z"])).await?;
+        let links = self.gitlinks(Order::look(at, &LISTED)).await?;
+        let is_initialised = |path: &Utf8Path| at.join(path).join(".git").exists();
+        Ok(links.into_iter().map(|path| Submodule { initialised: is_initialised(&path), path }).collect())
+    }
+
+    /// Where other repositories stand in a checkout, as its index has it.
+    pub(super) async fn gitlinks(&self, list: Order<'_>) -> Result<Vec<Utf8PathBuf>, GitError> {
+        let output = self.run(list).await?;
         let links = output.split(|byte| *byte == 0).filter(|entry| entry.starts_with(b"160000 "));
-        links
-            .map(|entry| {
-                let name = entry.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default();
-                let path = path(name)?;
-                let initialised = at.join(&path).join(".git").exists();
-                Ok(Submodule { path, initialised })
-            })
-            .collect()
+        links.map(|entry| path(entry.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default())).collect()
     }
 
     /// The patterns of a sparse checkout as git lists them; none where everything is checked out.

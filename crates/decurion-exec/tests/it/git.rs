@@ -37,7 +37,11 @@ fn ours(house: &House) -> Git {
     let mut environment = house.env();
     environment.push(("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()));
     environment.push(("GIT_DIR".into(), "/nonexistent".into()));
-    Git::new(house.guard.clone(), &environment)
+    Git::new(house.guard.clone(), &environment, &private())
+}
+
+fn private() -> Utf8PathBuf {
+    Utf8Path::new(env!("CARGO_TARGET_TMPDIR")).join("git")
 }
 
 fn folder() -> TempDir {
@@ -149,11 +153,10 @@ async fn a_lock_in_the_way_is_waited_for() {
     environment.push(("PATH".into(), programs.path().into()));
     environment.push(("USUAL_PATH".into(), usual));
     environment.push(("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()));
-    let failing = Git::new(house.guard.clone(), &environment);
+    let failing = Git::new(house.guard.clone(), &environment, &private());
     let git = ours(&house);
-    let head = git.commit(&at, "HEAD").await.unwrap().unwrap();
     fs::write(&lock, "").unwrap();
-    within(failing.reset_hard(&at, &head)).await.unwrap();
+    within(failing.reset_index(&at)).await.unwrap();
     assert_eq!(fs::read_to_string(&tries).unwrap(), "128\n0\n");
     // A look takes no lock and so needs none.
     fs::write(&lock, "").unwrap();
@@ -179,7 +182,7 @@ async fn refusals_have_gits_words_and_strange_paths_are_refused_by_name() {
         let error = git.repository(&link).await.unwrap_err();
         assert!(matches!(error, GitError::Path { .. }), "{error}");
     }
-    let nothing = Git::new(house.guard.clone(), &[("PATH".into(), "/nonexistent".into())]);
+    let nothing = Git::new(house.guard.clone(), &[("PATH".into(), "/nonexistent".into())], &private());
     assert!(matches!(nothing.version().await.unwrap_err(), GitError::NoGit));
 }
 
@@ -251,4 +254,142 @@ async fn worktree_that_says_it_is_of_another_repository_is_taken_for_one_of_its_
     // Git looks whether it is clean.
     within(ours.remove_worktree(&at.join(".git"), &tree, false)).await.unwrap_err();
     assert!(!mark.exists(), "what the other repository names ran");
+}
+
+/// A worktree of ours, and a command by which a filter leaves a mark.
+async fn worktree(house: &House, folder: &Path) -> (Utf8PathBuf, Utf8PathBuf, String) {
+    fs::create_dir(folder.join("work")).unwrap();
+    let at = repository(&folder.join("work"));
+    let tree = Utf8PathBuf::from_path_buf(folder.canonicalize().unwrap().join("tree")).unwrap();
+    let base = within(ours(house).head(&at)).await.unwrap().commit.unwrap();
+    let new = NewWorktree { path: &tree, branch: None, base: &base, reason: "test" };
+    within(ours(house).add_worktree(&at, &new)).await.unwrap();
+    (at, tree, base)
+}
+
+fn filter(folder: &Path) -> String {
+    let run = format!("touch {}; cat", folder.join("it-ran").display());
+    format!("[filter \"e\"]\n\tclean = \"{run}\"\n\tsmudge = \"{run}\"\n")
+}
+
+#[tokio::test]
+async fn settings_of_a_worktree_name_no_program_of_ours() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    let (ours, mark) = (ours(&house), folder.path().join("it-ran"));
+    git(at.as_std_path(), &["config", "extensions.worktreeConfig", "true"]);
+    fs::write(tree.join(".gitattributes"), "* filter=e\n").unwrap();
+    fs::write(at.join(".git/worktrees/tree/config.worktree"), filter(folder.path())).unwrap();
+    let copy = Utf8PathBuf::from_path_buf(folder.path().join("copy")).unwrap();
+    within(ours.reset_hard(&tree, &base)).await.unwrap();
+    fs::write(tree.join("a.txt"), "two\n").unwrap();
+    assert!(!within(ours.status(&tree)).await.unwrap().is_clean());
+    let kept = within(ours.tree_of_folder(&tree, &copy, &|_| false)).await.unwrap();
+    within(ours.restore_files(&tree, &kept, &copy)).await.unwrap();
+    assert_eq!(within(ours.diffstat(&tree, &base, None)).await.unwrap().files, 1);
+    within(ours.reset_index(&tree)).await.unwrap();
+    within(ours.unlock_worktree(&at, &tree)).await.unwrap();
+    within(ours.remove_worktree(&at.join(".git"), &tree, false)).await.unwrap_err();
+    assert!(!mark.exists(), "what its settings name ran");
+    git(tree.as_std_path(), &["status"]);
+    assert!(mark.exists(), "the settings are ones that git heeds");
+    within(ours.remove_worktree(&at.join(".git"), &tree, true)).await.unwrap();
+    assert!(!tree.exists());
+}
+
+#[tokio::test]
+async fn settings_of_a_nested_repository_name_no_program_of_ours() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    let (ours, mark) = (ours(&house), folder.path().join("it-ran"));
+    within(ours.reset_hard(&tree, &base)).await.unwrap();
+    let nested = tree.join("nested");
+    fs::create_dir(&nested).unwrap();
+    repository(nested.as_std_path());
+    let config = fs::read_to_string(nested.join(".git/config")).unwrap();
+    git(tree.as_std_path(), &["add", "nested"]);
+    let copy = Utf8PathBuf::from_path_buf(folder.path().join("copy")).unwrap();
+    let as_added = within(ours.tree_of_folder(&tree, &copy, &|_| false)).await.unwrap();
+    git(tree.as_std_path(), &["commit", "-qm", "nested"]);
+    assert!(within(ours.status(&tree)).await.unwrap().is_clean());
+    fs::write(nested.join(".git/config"), config + &filter(folder.path())).unwrap();
+    fs::write(nested.join(".git/info/attributes"), "* filter=e\n").unwrap();
+    fs::write(nested.join("a.txt"), "two\n").unwrap();
+    let status = within(ours.status(&tree)).await.unwrap();
+    assert_eq!(
+        (status.changes[0].kind, &*status.changes[0].path),
+        (*b" M", &b"nested"[..]),
+        "it is looked into"
+    );
+    within(ours.diffstat(&tree, &base, None)).await.unwrap();
+    assert_eq!(within(ours.tree_of_folder(&tree, &copy, &|_| false)).await.unwrap(), as_added);
+    within(ours.own_commits(&nested)).await.unwrap();
+    within(ours.unlock_worktree(&at, &tree)).await.unwrap();
+    within(ours.remove_worktree(&at.join(".git"), &tree, false)).await.unwrap_err();
+    assert!(!mark.exists(), "what its settings name ran");
+    // What it has come to is part of the tree, and so is its removal.
+    fs::write(nested.join(".git/config"), "[core]\n\trepositoryformatversion = 0\n").unwrap();
+    fs::remove_file(nested.join(".git/info/attributes")).unwrap();
+    git(nested.as_std_path(), &["commit", "-qam", "second"]);
+    let moved = within(ours.tree_of_folder(&tree, &copy, &|_| false)).await.unwrap();
+    assert_ne!(moved, as_added);
+    assert_eq!(within(ours.new_links(&tree, &as_added, &moved)).await.unwrap(), ["nested"]);
+    fs::remove_dir_all(&nested).unwrap();
+    let removed = within(ours.tree_of_folder(&tree, &copy, &|_| false)).await.unwrap();
+    assert_eq!(removed, within(ours.tree_of(&tree, &base)).await.unwrap());
+}
+
+/// By the index that is there, git would remove files which are not in the commit.
+#[tokio::test]
+async fn checkout_of_a_worktree_removes_no_file_out_of_it() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    let outside = folder.path().join("secret");
+    fs::write(&outside, "secret\n").unwrap();
+    poison(&at, &at.join(".git/worktrees/tree"), "../secret");
+    let error = within(ours(&house).reset_hard(&tree, &base)).await.unwrap_err().to_string();
+    assert!(error.contains("names a file out of the checkout"), "{error}");
+    assert!(outside.exists() && !at.join(".git/worktrees/tree/index.lock").exists());
+}
+
+#[tokio::test]
+async fn worktrees_keep_filters_line_ends_and_sparse_patterns() {
+    let (house, folder) = (House::new(), folder());
+    let at = repository(folder.path());
+    let ours = ours(&house);
+    fs::create_dir(at.join("left-out")).unwrap();
+    for (file, text) in [
+        (".gitattributes", "*.up filter=up\n"),
+        ("b.up", "text\n"),
+        ("left-out/c", "c\n"),
+        ("crlf.txt", "one\n"),
+    ] {
+        fs::write(at.join(file), text).unwrap();
+    }
+    git(at.as_std_path(), &["add", "-A"]);
+    git(at.as_std_path(), &["commit", "-qm", "second"]);
+    // The first is in the settings of the repository, the others in those of the checkout.
+    git(at.as_std_path(), &["config", "filter.up.smudge", "tr a-z A-Z"]);
+    git(at.as_std_path(), &["config", "filter.up.clean", "tr A-Z a-z"]);
+    git(at.as_std_path(), &["sparse-checkout", "set", "--no-cone", "/*", "!/left-out/"]);
+    git(at.as_std_path(), &["config", "--worktree", "core.autocrlf", "true"]);
+    let base = within(ours.head(&at)).await.unwrap().commit.unwrap();
+    let all = tempfile::tempdir().unwrap();
+    let all = Utf8PathBuf::from_path_buf(all.path().canonicalize().unwrap()).unwrap();
+    // One from the main checkout, and one from that one.
+    let mut from = at.clone();
+    for name in ["one", "two"] {
+        let tree = all.join(name);
+        let new = NewWorktree { path: &tree, branch: None, base: &base, reason: "test" };
+        within(ours.add_worktree(&from, &new)).await.unwrap();
+        within(ours.reset_hard(&tree, &base)).await.unwrap();
+        assert_eq!(fs::read_to_string(tree.join("b.up")).unwrap(), "TEXT\r\n", "{name}");
+        assert_eq!(fs::read_to_string(tree.join("crlf.txt")).unwrap(), "one\r\n", "{name}");
+        assert!(!tree.join("left-out").exists(), "{name}");
+        assert!(within(ours.status(&tree)).await.unwrap().is_clean(), "{name}");
+        assert_eq!(within(ours.sparse(&tree)).await.unwrap(), within(ours.sparse(&at)).await.unwrap());
+        let seen = Command::new("git").args(["status", "--porcelain"]).current_dir(&tree).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&seen.stdout), "", "{name}: the user's git sees the same");
+        from = tree;
+    }
 }

@@ -1,0 +1,115 @@
+//! Submodules of a worktree. Takes where another checkout has one; puts the same there, from that one's objects: nothing is
+//! fetched over a network.
+//!
+//! `git submodule update` makes the repository where commands can write it, and checks it out with the filters that its
+//! settings name by then. So it is made in a folder that commands cannot reach, and moved when it is done.
+
+use std::path::Path;
+use std::{fs, io};
+
+use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
+
+use super::apart::Private;
+use super::{Git, GitError, Order, object};
+
+impl Git {
+    /// Checks a submodule out as another checkout of the same repository has it.
+    pub async fn copy_submodule(
+        &self,
+        at: &Utf8Path,
+        submodule: &Utf8Path,
+        from: &Utf8Path,
+    ) -> Result<(), GitError> {
+        let name = self.submodule_name(at, submodule).await?;
+        let source = self.repository(from).await?.common;
+        let own = self.repository(at).await?.own;
+        let wanted = format!("HEAD:{submodule}");
+        let wanted =
+            self.run(Order::look(at, &["rev-parse", "--verify", "--end-of-options", &wanted])).await?;
+        let commit = object("git rev-parse", &wanted)?;
+        let failed = |error: io::Error| GitError::Odd {
+            command: "git submodule update".to_owned(),
+            what: format!("the submodule {submodule} cannot be put in its place: {error}"),
+        };
+        let private = Private::new(&self.private).map_err(failed)?;
+        let made = private.path().join("made");
+        let clone = ["clone", "--quiet", "--no-checkout", "--", source.as_str(), made.as_str()];
+        self.run(from_this_machine(Order::change(private.path(), &clone).found())).await?;
+        let (git, top) = (made.join(".git"), at.join(submodule));
+        let of_made = |args: &[&str]| {
+            let order = Order::change(&top, args).found();
+            order
+                .env("GIT_DIR", git.as_str())
+                .env("GIT_WORK_TREE", top.as_str())
+                .env("GIT_COMMON_DIR", git.as_str())
+        };
+        if self.ask(of_made(&["cat-file", "-e", &commit])).await.ok().flatten().is_none() {
+            self.run(from_this_machine(of_made(&["fetch", "--quiet", "origin", &commit]))).await?;
+        }
+        self.run(of_made(&["checkout", "--quiet", "--force", "--detach", &commit])).await?;
+        let place = own.join("modules").join(&name);
+        let (back, worktree) = (relative(&top, &place), relative(&place, &top));
+        self.run(of_made(&["config", "core.worktree", worktree.as_str()])).await?;
+        put(&git, &own, &place).map_err(failed)?;
+        fs::write(top.join(".git"), format!("gitdir: {back}\n")).map_err(failed)
+    }
+
+    async fn submodule_name(&self, at: &Utf8Path, submodule: &Utf8Path) -> Result<String, GitError> {
+        let asked = ["config", "--file", ".gitmodules", "-z", "--get-regexp", r"^submodule\..*\.path$"];
+        let output = self.run(Order::look(at, &asked)).await?;
+        let text = String::from_utf8_lossy(&output).into_owned();
+        let named = text.split('\0').filter_map(|entry| entry.split_once('\n'));
+        let mut found = named.filter(|(_, path)| *path == submodule.as_str());
+        let key = found.next().and_then(|(key, _)| key.strip_prefix("submodule.")?.strip_suffix(".path"));
+        // Git takes no other names either.
+        let is_below = |name: &&str| {
+            let mut parts = Utf8Path::new(name).components();
+            !name.is_empty() && parts.all(|part| matches!(part, Utf8Component::Normal(_)))
+        };
+        key.filter(is_below).map(str::to_owned).ok_or_else(|| GitError::Odd {
+            command: "git config --file .gitmodules".to_owned(),
+            what: format!("it does not name the submodule {submodule}"),
+        })
+    }
+}
+
+fn from_this_machine(order: Order<'_>) -> Order<'_> {
+    order.setting("protocol.allow=never".to_owned()).setting("protocol.file.allow=always".to_owned())
+}
+
+/// Moves a folder of git to its place in another one.
+fn put(made: &Utf8Path, own: &Utf8Path, place: &Utf8Path) -> io::Result<()> {
+    let all = place.parent().unwrap_or(own);
+    fs::create_dir_all(all)?;
+    // A command can put a link there, to any folder.
+    if all.canonicalize_utf8()? != *all {
+        return Err(io::Error::other(format!("there is a link on the way to {place}")));
+    }
+    match fs::rename(made, place) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+            copy(made.as_std_path(), place.as_std_path())
+        }
+        moved => moved,
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &to)?;
+        } else {
+            fs::copy(entry.path(), &to)?;
+        }
+    }
+    Ok(())
+}
+
+/// The way from one folder to another.
+fn relative(from: &Utf8Path, to: &Utf8Path) -> Utf8PathBuf {
+    let shared = from.components().zip(to.components()).take_while(|(from, to)| from == to).count();
+    let up = from.components().skip(shared).map(|_| Utf8Component::ParentDir);
+    up.chain(to.components().skip(shared)).collect()
+}
