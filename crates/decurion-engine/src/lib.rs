@@ -251,6 +251,8 @@ impl Engine {
         let usage = |error: WorktreeError| PlaceError::Usage(error.to_string());
         trees.hold_for(id).map_err(usage)?;
         let name = if name.is_empty() { format!("s{}", &id.0.simple().to_string()[..8]) } else { name };
+        let mut rules = spec::rules(&self.parts.rules, &request.allow, &request.deny);
+        rules.deny.extend(bounds::rules(&request.definition.sandbox).deny);
         let wanted = Wanted {
             from: request.cwd.clone(),
             name,
@@ -260,7 +262,7 @@ impl Engine {
             dirty: isolation == Some(Isolation::Worktree { dirty: true }),
             asker: None,
             rules: AskerRules {
-                rules: Arc::new(self.parts.rules.clone()),
+                rules: Arc::new(rules),
                 root: request.cwd.clone(),
                 home: self.parts.home.clone(),
             },

@@ -928,32 +928,51 @@ fn an_index_that_names_other_repositories_makes_decurion_rename_none() {
     }
 }
 
-/// Git's objects can be read by commands that may not read a file itself.
+/// Git's objects can be read by commands that may not read a file itself. A rule denies the file, or the definition of the
+/// agent that asks or of the one that works in the worktree, or nothing.
 #[test]
-fn what_a_rule_denies_to_read_is_not_copied_into_a_worktree() {
+fn what_is_denied_to_read_is_not_copied_into_a_worktree() {
+    const DENIED: [(&str, &[&str], &str, &str); 7] = [
+        ("no rule", &[], "", ""),
+        ("a rule", &["--disallowedTools", "Read(.env)"], "", ""),
+        ("the definition of who asks", &[], "[new]", ""),
+        ("the definition of who works in it", &[], "", "[new]"),
+        ("a rule of a session that enters a worktree", &["--disallowedTools", "Read(.env)"], "", ""),
+        (
+            "a rule of the session in a worktree of its own",
+            &["--worktree=w", "--disallowedTools", "Read(.env)"],
+            "",
+            "",
+        ),
+        ("the definition of the session in a worktree of its own", &["--worktree=w"], "[new]", ""),
+    ];
     let find = "import glob,zlib; print([p for p in glob.glob('.git/objects/??/*') if b'canary' in zlib.decompress(open(p,'rb').read())])";
-    let script = format!(
-        "when agent=main turn=1\n  call Agent {}\nwhen agent=main turn=2\n  call Bash {}\nwhen\n  say \"done\"\n",
-        json!({"description": "look", "prompt": "look", "subagent_type": "general-purpose", "isolation": "worktree+dirty"}),
-        json!({"command": format!("python3 -c \"{find}\"")})
-    );
-    let holds = |deny: &[&str]| {
+    for (what, arguments, asker, worker) in DENIED {
+        let agent = json!({"description": "look", "prompt": "look", "subagent_type": "worker", "isolation": "worktree+dirty"});
+        let call =
+            if what.contains("enters") { "EnterWorktree {}".to_owned() } else { format!("Agent {agent}") };
+        let script = format!("when agent=main turn=1\n  call {call}\nwhen\n  say \"done\"\n");
         let stand = Stand::new(&script);
         let work = stand.home.work();
-        for arguments in [&["init", "-q"][..], &["commit", "-q", "--allow-empty", "-m", "first"]] {
-            finished(
-                stand.home.program("git").args(["-c", "user.name=a", "-c", "user.email=a@b"]).args(arguments),
-            );
+        fs::create_dir_all(work.join(".decurion/agents")).unwrap();
+        for (name, deny) in [("asker", asker), ("worker", worker)] {
+            let sandbox = format!("sandbox:\n  filesystem:\n    denyRead: {deny}\n");
+            let sandbox = if deny.is_empty() { "" } else { &sandbox };
+            let text = format!("---\nname: {name}\ndescription: d\n{sandbox}---\nWork.\n");
+            fs::write(work.join(format!(".decurion/agents/{name}.md")), text).unwrap();
         }
+        git(&stand, &["init", "-q"]);
+        git(&stand, &["add", "-A"]);
+        git(&stand, &["commit", "-q", "-m", "first"]);
         fs::create_dir(work.join("new")).unwrap();
         fs::write(work.join("new/.env"), "canary\n").unwrap();
         fs::write(work.join("other.txt"), "other\n").unwrap();
-        let allowed = ["--allowedTools", "Bash,Agent"];
-        let results = results(&stand, &[&allowed[..], deny].concat());
-        let last = results.last().cloned().unwrap_or_default();
-        assert!(last.starts_with('['), "{results:?}");
-        last.contains(".git/objects/")
-    };
-    assert!(holds(&[]));
-    assert!(!holds(&["--disallowedTools", "Read(.env)"]));
+        let copy = ["--settings", "{\"worktree\": {\"copyDirty\": true}}"];
+        let allowed = ["-p", "go", "--agent", "asker", "--allowedTools", "Bash,Agent,EnterWorktree"];
+        let run = finished(stand.decurion().args(allowed).args(copy).args(arguments));
+        let requests = if what.contains("enters") { 2 } else { 3 };
+        assert_eq!(stand.model.requests().len(), requests, "{what}: {run:?}");
+        let found = finished(stand.home.program("python3").args(["-c", find]).cwd(&work)).output();
+        assert_eq!(found.contains(".git/objects/"), what == "no rule", "{what}: {found} {run:?}");
+    }
 }

@@ -3,14 +3,16 @@
 //! step gives back exactly what was acquired before it.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
-use decurion_protocol::{AgentDefinition, AgentId, StartStep};
+use decurion_protocol::{AgentDefinition, AgentId, RuleSet, StartStep};
 use decurion_tools::ToolSet;
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
+use crate::approval::Rights;
+use crate::bounds;
 use crate::child::{self, Isolation};
 use crate::desk::{Spawned, Spawning, Wish};
 use crate::kit::Kit;
@@ -73,7 +75,7 @@ impl Needs {
                 dirty,
                 asker: draft.spawning.desk.now().worktree.as_deref().cloned(),
                 rules: AskerRules {
-                    rules: Arc::clone(&owner.rights.borrow().rules),
+                    rules: rules_of(draft, &owner.rights.borrow()),
                     root: owner.session.request.cwd.clone(),
                     home: owner.session.equipment.home.clone(),
                 },
@@ -99,6 +101,16 @@ impl Needs {
         }
         Ok(kit)
     }
+}
+
+/// What may not be copied into a child's checkout: what is denied to the asker, and to the child, whose commands can read
+/// git's objects.
+fn rules_of(draft: &Draft, rights: &Rights) -> Arc<RuleSet> {
+    let Spawning { desk, .. } = &draft.spawning;
+    let follows = desk.follows.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let [asker, child] =
+        [&desk.spec.definition, &draft.definition].map(|definition| bounds::rules(&definition.sandbox));
+    rights.rules_for(&desk.path, &[&desk.spec.own_rules, &follows, &asker, &child])
 }
 
 impl Owner {

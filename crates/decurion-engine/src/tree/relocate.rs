@@ -9,6 +9,7 @@ use decurion_protocol::{Event, TaskKind, Worktree};
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
+use crate::bounds;
 use crate::desk::{Leaving, Place, Relocation, Wish};
 use crate::prompt;
 use crate::session::Owner;
@@ -107,7 +108,15 @@ impl Owner {
             description: String::new(),
             dirty: false,
             asker: None,
-            rules: AskerRules::default(),
+            // The setting `worktree.copyDirty` copies changes without being asked.
+            rules: AskerRules {
+                rules: self
+                    .rights
+                    .borrow()
+                    .rules_for("main", &[&bounds::rules(&self.session.request.definition.sandbox)]),
+                root: self.session.request.cwd.clone(),
+                home: self.session.equipment.home.clone(),
+            },
         };
         Ok((self.worktrees()?, wanted))
     }
