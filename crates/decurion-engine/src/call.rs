@@ -40,7 +40,7 @@ use crate::journal::JournalLost;
 use crate::permission::{Around, NamedWrite, Policy, Walls, decide, is_inside, named_writes, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::repository::look_at_disk;
-use crate::rules::{OpenRules, around};
+use crate::rules::{self, OpenRules};
 use crate::sandbox::hints;
 use crate::trail::Trails;
 use crate::withheld::Withheld;
@@ -260,7 +260,7 @@ fn hooked<'a>(bench: &'a Bench<'_>) -> Hooked<'a> {
 
 /// What hooks need to know about a call.
 fn about<'a>(bench: &Bench<'_>, call: &'a Call, name: &'a str, intent: &'a Intent) -> HookedCall<'a> {
-    let around = around(&bench.around, &bench.ports.root, &bench.spec);
+    let around = around(bench, &bench.ports.root);
     HookedCall { tool: name, input: &call.input, id: call.id.as_str(), intent, around }
 }
 
@@ -467,12 +467,16 @@ fn now(bench: &Bench<'_>) -> Rights {
     bench.ports.rights.borrow().clone()
 }
 
+/// Where rules count from, for a call that happens here.
+fn around(bench: &Bench<'_>, root: &Utf8Path) -> Around {
+    rules::around(&bench.around, root, &bench.spec, &bench.ports.equipment.user_files)
+}
+
 /// What the run may do now: the session's rights, less what the definitions on the way to it take away.
 fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
-    let mut around = around(&bench.around, &root(bench), &bench.spec);
+    let mut around = around(bench, &root(bench));
     // Also what was taken away since the call was prepared; where it works a run stays.
     around.directories = rights.left_of(&around.directories);
-    around.user_files = Arc::clone(&bench.ports.equipment.user_files);
     let desk = &bench.ports.desk;
     let mode = child::mode((rights.mode, rights.undecided), &desk.modes, rights.trusted).value;
     let bounds = bounds::rules(&bench.spec.definition.sandbox);
@@ -691,7 +695,7 @@ fn why_asked(decision: &Decision, seen: &Intent, around: &Around) -> (AskedBy, O
 /// Rules that together would let this call go ahead unasked; none where no rule that is offered would.
 fn would_do(bench: &Bench<'_>, ready: &Ready, name: &str, seen: &Intent) -> Vec<Rule> {
     let input = &ready.call.input;
-    let offered = suggest(name, input, seen, &around(&bench.around, &bench.ports.root, &bench.spec));
+    let offered = suggest(name, input, seen, &around(bench, &bench.ports.root));
     let policy = policy(bench, &now(bench));
     let mut rules = (*policy.rules).clone();
     rules.allow.extend(offered.iter().cloned());
@@ -1002,7 +1006,7 @@ async fn name_own_temporary(bench: &Bench<'_>, tool: &str, intent: &Intent, outp
     let Some(maker) = bench.ports.equipment.sandbox.clone().filter(|_| FILE_TOOLS.contains(&tool)) else {
         return;
     };
-    let around = around(&bench.around, &root(bench), &bench.spec);
+    let around = around(bench, &root(bench));
     let outside = intent.touches.iter().map(|touch| &touch.path).filter(|path| !is_inside(path, &around));
     let paths: Vec<Utf8PathBuf> = outside.cloned().collect();
     let (fails, writes) = (output.is_error, tool == "Write");

@@ -11,7 +11,7 @@ use decurion_tools::{AddressRule, PathRules, Surroundings};
 use serde_json::Value;
 
 use crate::confine::Confinement;
-use crate::permission::{Around, Checkouts, Policy, address_rule, decide, names_host};
+use crate::permission::{Around, Checkouts, Policy, UserFiles, address_rule, decide, names_host};
 use crate::trail::Trails;
 
 /// The rules of one call that was allowed.
@@ -83,7 +83,7 @@ impl PathRules for OpenRules {
 }
 
 /// Where rules count from, for a call that happens here in a run that was started there. Looks at the disk.
-pub fn around(here: &Surroundings, root: &Utf8Path, spec: &RunSpec) -> Around {
+pub fn around(here: &Surroundings, root: &Utf8Path, spec: &RunSpec, user_files: &Arc<UserFiles>) -> Around {
     let worktree = spec.worktree.iter();
     let known = worktree.flat_map(|worktree| std::iter::once(&worktree.path).chain(worktree.origins()));
     Around {
@@ -92,7 +92,7 @@ pub fn around(here: &Surroundings, root: &Utf8Path, spec: &RunSpec) -> Around {
         root: root.to_owned(),
         directories: here.directories.clone(),
         home: here.home.clone(),
-        user_files: Arc::default(),
+        user_files: Arc::clone(user_files),
         checkout: Confinement::of(spec),
         trails: Trails::on_disk(),
     }

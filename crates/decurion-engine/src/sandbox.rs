@@ -1087,13 +1087,21 @@ impl Collected {
         }
     }
 
-    /// Shows what is hidden, but for what rules deny.
+    /// Shows what is hidden, but for what rules deny. A link in a hidden folder is shown with the place that it leads to.
     fn show_hidden(&mut self, paths: &[Utf8PathBuf], denied: &BTreeSet<Utf8PathBuf>) {
         for path in paths {
             let place = self.trails.place(path);
-            if place == *path && !denied.iter().any(|denied| place.starts_with(denied)) {
+            let is_denied = |path: &Utf8Path| denied.iter().any(|denied| path.starts_with(denied));
+            if is_denied(&place) || is_denied(path) {
+                continue;
+            }
+            if place == *path {
                 self.hidden.remove(&place);
                 self.show(&place);
+            } else if paths.contains(&place) && path.is_symlink() {
+                // Its folder may be reached by a link as well.
+                let folder = path.parent().map(|folder| self.trails.place(folder));
+                self.visible.extend(folder.zip(path.file_name()).map(|(folder, name)| folder.join(name)));
             }
         }
     }

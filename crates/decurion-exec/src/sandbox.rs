@@ -43,7 +43,8 @@ pub struct Sandbox {
     /// from it nor read-only, as when an editor saves a file by renaming a new one. Commands that start later are kept
     /// from it again.
     pub hidden: Vec<PathBuf>,
-    /// Folders that it may read also where the private temporary folder covers a folder above them.
+    /// Files and folders that it may read also where the private temporary folder, or something hidden, covers a folder above
+    /// them. Of a symbolic link only its name is shown.
     pub visible: Vec<PathBuf>,
     /// The folder that it sees as `/tmp`, `/var/tmp` and `/dev/shm`, and may write.
     pub tmp: Option<PathBuf>,

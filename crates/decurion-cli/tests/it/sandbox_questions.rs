@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::symlink;
 
 use decurion_testkit::proc::Program;
 use serde_json::{Value, json};
@@ -608,6 +609,35 @@ fn a_yes_to_a_command_that_names_a_key_shows_it_to_that_command_alone() {
     let (asked, results) = led(&stand, &["--disallowedTools", "Read(~/.ssh/**),Read(~/.netrc)"], &[yes()]);
     assert!(results[0].contains("Read(~/.ssh/**)") && results[2].contains("Read(~/.netrc)"), "{results:?}");
     assert!(!asked.iter().any(|asked| asked["decision_reason"].to_string().contains("/.ssh")), "{asked:?}");
+}
+
+/// The key lies elsewhere, behind a link in `~/.ssh`, or one behind another.
+#[test]
+fn a_yes_to_a_key_behind_a_link_shows_it_under_that_name() {
+    let commands = ["cat ~/.ssh/key", "cat ~/.ssh/deep/second", "cat ~/.ssh/other; cat ../keys/other"];
+    let stand = stand(&commands);
+    let (home, keys) = (stand.home.home(), stand.home.path().join("keys"));
+    fs::create_dir_all(home.join(".ssh/deep")).unwrap();
+    fs::create_dir(&keys).unwrap();
+    for name in ["key", "second", "other"] {
+        fs::write(keys.join(name), format!("{name}-file\n")).unwrap();
+    }
+    for (target, link) in
+        [("../../keys/key", "key"), ("../../../keys/second", "deep/second"), ("../../keys/other", "other")]
+    {
+        symlink(target, home.join(".ssh").join(link)).unwrap();
+    }
+    let no = json!({"behavior": "deny", "message": "no"});
+    let (asked, results) = led(&stand, &[], &[yes(), yes(), no]);
+    assert_eq!(asked.len(), 3, "{asked:?} {results:?}");
+    assert_eq!(results[..2], ["key-file", "second-file"], "{asked:?} {results:?}");
+    assert!(
+        asked[0]["decision_reason"].to_string().contains(keys.join("key").to_str().unwrap()),
+        "{asked:?}"
+    );
+    // The rule names the link alone.
+    let (_, results) = led(&stand, &["--disallowedTools", "Read(~/.ssh/key)"], &[yes(), yes(), yes()]);
+    assert!(!results[0].contains("key-file"), "{results:?}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub(super) async fn foreseen(
             reason += "; commands see it only if you say Yes, and then for this one time";
         }
     }
-    let shows = secrets.hidden;
+    let shows = if once { [secrets.hidden, secrets.links].concat() } else { Vec::new() };
     let Some(what) = outside else {
         return Foreseen { decision: Decision { reason, ..decision }, shown: None, once, shows };
     };

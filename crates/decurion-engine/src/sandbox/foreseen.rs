@@ -22,6 +22,8 @@ pub struct NamedSecrets {
     pub own: Option<Utf8PathBuf>,
     /// Keys and the like, which are hidden from commands unless a person shows them.
     pub hidden: Vec<Utf8PathBuf>,
+    /// Links by which the call names them, that are hidden themselves.
+    pub links: Vec<Utf8PathBuf>,
 }
 
 impl SandboxMaker {
@@ -112,8 +114,12 @@ impl SandboxMaker {
         let mut found = NamedSecrets::default();
         for path in named.chain(wide.map(|wide| fixed_part(&wide.pattern))) {
             let is_hidden = hidden.iter().any(|secret| path.starts_with(secret));
+            if !is_hidden || !path.exists() || is_inside(&path, around) {
+                continue;
+            }
             // What a link leads to is named as well.
-            if !is_hidden || trails.place(&path) != path || !path.exists() || is_inside(&path, around) {
+            if trails.place(&path) != path {
+                found.links.push(path);
                 continue;
             }
             if own.as_ref().is_some_and(|own| path.starts_with(own)) {

@@ -143,6 +143,10 @@ fn add_view<'a>(list: &mut Arguments, sandbox: &'a Sandbox) -> Result<Vec<&'a Pa
         TEMPORARY.iter().filter(|_| sandbox.tmp.is_some()).map(|path| Path::new(*path)).collect();
     let steps = steps(sandbox);
     for (path, change) in &steps {
+        if let (Plan::Show, Ok(target)) = (change, std::fs::read_link(path)) {
+            list.bind("--symlink", &target, path);
+            continue;
+        }
         let Some(place) = existing(path).map_err(at(path))? else { continue };
         // Everything is bound from the files outside, so a step must not bring back what a step above it covered.
         let above = steps.iter().filter(|(above, plan)| {
@@ -176,12 +180,18 @@ fn add_view<'a>(list: &mut Arguments, sandbox: &'a Sandbox) -> Result<Vec<&'a Pa
 
 /// Bytes of what is noted about a path.
 const NOTE: usize = 16;
+/// The note about a symbolic link that is shown, of which only a copy is there.
+const LINK: [u8; NOTE] = [0xFF; NOTE];
 
 /// Notes what each path of the view is outside, for [`verify`].
 pub(crate) fn note(sandbox: &Sandbox) -> Result<Vec<u8>, PathError> {
     let temporary = sandbox.tmp.iter().chain(&sandbox.shown_tmp).map(PathBuf::as_path);
-    let paths = steps(sandbox).into_iter().map(|(path, _)| path).chain(temporary);
-    let notes: Result<Vec<_>, _> = paths.map(|path| note_of(path).map_err(at(path))).collect();
+    let paths = steps(sandbox).into_iter().chain(temporary.map(|path| (path, Plan::Write)));
+    let note = |(path, plan)| match plan {
+        Plan::Show if Path::is_symlink(path) => Ok(LINK),
+        _ => note_of(path).map_err(at(path)),
+    };
+    let notes: Result<Vec<_>, _> = paths.map(note).collect();
     Ok(notes?.concat())
 }
 
@@ -193,6 +203,9 @@ pub(crate) fn verify(sandbox: &Sandbox, notes: &[u8]) -> Result<(), PathError> {
     let mut notes = notes.chunks_exact(NOTE);
     for (path, change) in &steps {
         let outside = notes.next().ok_or_else(|| wrong(path))?;
+        if *change == Plan::Show && outside == LINK {
+            continue;
+        }
         let inside = note_of(path).map_err(at(path))?;
         let is_there = inside != [0; NOTE];
         let holds = match change {

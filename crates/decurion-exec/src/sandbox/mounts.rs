@@ -67,13 +67,17 @@ pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, PathError> {
     let shown = cover_temporary(sandbox, base)?;
     let mut emptied: Vec<(&Path, OwnedFd)> = Vec::new();
     for (index, Step { path, change }) in steps.iter().enumerate() {
-        let is_below = |step: &Step<'_>| step.change.mount().is_some() && step.path.starts_with(path);
+        let is_below = |step: &Step<'_>| step.change.is_shown() && step.path.starts_with(path);
         let made = match change {
             Change::Show(mount) => {
                 let covered = sandbox.tmp.is_some() && is_temporary(path)
                     || emptied.iter().any(|(folder, _)| path.starts_with(folder));
                 show(path, mount, covered).and_then(|()| open_mounts_below(path, sandbox, base))
             }
+            Change::ShowLink(target) if emptied.iter().any(|(folder, _)| path.starts_with(folder)) => {
+                make_link(path, target)
+            }
+            Change::ShowLink(_) => Ok(()),
             Change::Hide if steps[index + 1..].iter().any(is_below) => empty(path).map(|mount| {
                 emptied.extend(mount.map(|mount| (*path, mount)));
             }),
@@ -105,6 +109,8 @@ struct Step<'a> {
 enum Change {
     /// This mount of it is put there: it can be written, or would be covered otherwise.
     Show(OwnedFd),
+    /// It is a symbolic link to this, and is made again in a folder that is hidden.
+    ShowLink(PathBuf),
     /// It stays as it is, and cannot be renamed or removed.
     Pin,
     ReadOnly,
@@ -114,11 +120,8 @@ enum Change {
 }
 
 impl Change {
-    fn mount(&self) -> Option<&OwnedFd> {
-        match self {
-            Self::Show(mount) => Some(mount),
-            Self::Pin | Self::ReadOnly | Self::PinLink | Self::Hide => None,
-        }
+    fn is_shown(&self) -> bool {
+        matches!(self, Self::Show(_) | Self::ShowLink(_))
     }
 }
 
@@ -128,7 +131,10 @@ fn steps<'a>(sandbox: &'a Sandbox, base: &Base) -> Result<Vec<Step<'a>>, PathErr
     let open = |(path, plan): (&'a Path, Plan)| {
         let mount = match plan {
             Plan::Write => writable(path, base),
-            Plan::Show => readable(path),
+            Plan::Show => match std::fs::read_link(path) {
+                Ok(target) => return Ok(Some(Step { path, change: Change::ShowLink(target) })),
+                Err(_) => readable(path),
+            },
             Plan::Pin => return Ok(Some(Step { path, change: Change::Pin })),
             Plan::ReadOnly => return Ok(Some(Step { path, change: Change::ReadOnly })),
             Plan::PinLink => return Ok(Some(Step { path, change: Change::PinLink })),
@@ -251,6 +257,11 @@ fn make_place(path: &Path, mount: &OwnedFd) -> io::Result<()> {
     }
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     std::fs::OpenOptions::new().create(true).append(true).open(path).map(drop)
+}
+
+fn make_link(path: &Path, target: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    std::os::unix::fs::symlink(target, path)
 }
 
 fn is_folder(place: &OwnedFd) -> io::Result<bool> {

@@ -827,3 +827,25 @@ async fn what_a_sandbox_costs() {
         println!("{what}: p10 {p10:?}, p50 {p50:?}, p90 {p90:?}: {ratio:.2} of none");
     }
 }
+
+#[tokio::test]
+async fn link_in_a_hidden_folder_can_be_shown_alone() {
+    for form in [Form::Namespaces, Form::Bubblewrap] {
+        let room = Room::new();
+        room.house.guard.force_form(form);
+        let mut sandbox = room.sandbox();
+        sandbox.hidden = vec![room.path("home/secret")];
+        std::fs::create_dir(room.path("kept")).unwrap();
+        std::fs::write(room.path("kept/behind"), "behind").unwrap();
+        std::fs::create_dir(room.path("home/secret/deep")).unwrap();
+        let (link, other) = (room.path("home/secret/deep/link"), room.path("home/secret/deep/other"));
+        for link in [&link, &other] {
+            std::os::unix::fs::symlink(room.path("kept/behind"), link).unwrap();
+        }
+        sandbox.visible = vec![link];
+        let (output, _) =
+            room.run("cd $ROOM/home/secret; cat deep/link; find . -type l; touch x", Some(sandbox)).await;
+        assert!(output.starts_with("behind./deep/link\n"), "{form:?}: {output}");
+        assert!(!room.path("home/secret/x").exists() && !output.contains("other"), "{form:?}: {output}");
+    }
+}
