@@ -263,6 +263,42 @@ fn a_yes_to_a_write_to_a_file_outside_lets_it_happen_without_another_question() 
     assert_eq!(read("b.txt"), "new\nmore\n", "{results:?}");
 }
 
+#[test]
+fn what_no_answer_could_allow_is_refused_at_once() {
+    let commands = ["mkdir ../out/new", "git config user.name x", "echo new > ../out/file"];
+    for allowed in [true, false] {
+        let stand = stand(&commands);
+        finished(stand.home.program("git").args(["init", "-q"]));
+        let settings = json!({"sandbox": {"allowUnsandboxedCommands": allowed}}).to_string();
+        let (asked, results) = led(&stand, &["--settings", &settings], &[yes()]);
+        assert_eq!(asked.len(), if allowed { 3 } else { 1 }, "{asked:?} {results:?}");
+        for (result, what) in
+            results.iter().zip(["lets no command make, replace or remove", "lets no command change"])
+        {
+            let told = result.contains(what)
+                && result.contains("sandbox.allowUnsandboxedCommands lets none run outside");
+            assert_eq!(told, !allowed, "{results:?}");
+        }
+        // A file can be opened to a command in the sandbox.
+        assert!(stand.home.path().join("out/file").exists(), "{results:?}");
+        assert_eq!(stand.home.path().join("out/new").exists(), allowed, "{results:?}");
+    }
+}
+
+/// A program that reached the socket, at which nothing listens.
+#[test]
+fn unix_socket_that_may_be_opened_and_is_down_is_no_refusal() {
+    let message = "dial unix /run/service.sock: connect: connection refused";
+    for opened in [true, false] {
+        let stand = stand(&["sh service.sh"]);
+        fs::write(stand.home.work().join("service.sh"), format!("echo '{message}' >&2; exit 1\n")).unwrap();
+        let settings = json!({"sandbox": {"network": {"allowAllUnixSockets": opened}}}).to_string();
+        let results = results(&stand, &["--allowedTools", "Bash", "--settings", &settings]);
+        assert!(results[0].contains(message), "{results:?}");
+        assert_eq!(results[0].contains("Unix socket"), !opened, "{results:?}");
+    }
+}
+
 /// The last program of each text ends well, so that no question follows about running it without the sandbox.
 #[test]
 fn a_yes_to_a_write_outside_opens_the_files_that_the_text_names_and_no_more() {

@@ -39,12 +39,17 @@ pub(super) async fn foreseen(
     let Some(maker) = maker.filter(|_| decision.verdict == Verdict::Ask) else { return unchanged(decision) };
     let is_command = seen.shell.is_some();
     let is_inside = is_command && decision.profile.is_none();
-    let may_leave = is_inside && policy.walls != Walls::Absent && may_leave(bench, policy.mode);
+    let is_walled = is_inside && policy.walls != Walls::Absent;
+    let may_leave = is_walled && may_leave(bench, policy.mode);
+    // Then no answer helps such a command.
+    let may_never_leave = is_walled && !maker.settings().allows_outside;
     let (own_seen, own_policy) = (seen.clone(), policy.clone());
     let environment = Arc::clone(&bench.ports.equipment.environment);
     let look = move || {
         let excluded = own_seen.shell.as_ref().is_some_and(|text| own_policy.excluded.covers(text));
-        let outside = may_leave.then(|| maker.needs_outside(&own_policy, &own_seen, &environment)).flatten();
+        let outside = (may_leave || may_never_leave)
+            .then(|| maker.needs_outside(&own_policy, &own_seen, &environment))
+            .flatten();
         let secrets = if excluded {
             NamedSecrets::default()
         } else {
@@ -55,6 +60,14 @@ pub(super) async fn foreseen(
     let Ok((outside, secrets)) = tokio::task::spawn_blocking(look).await else { return unchanged(decision) };
     if let Some(path) = secrets.own.filter(|_| is_inside) {
         let reason = format!("it reads {path}, which belongs to Decurion and is hidden from every command");
+        let decision = Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
+        return unchanged(decision);
+    }
+    if let Some(what) = outside.as_ref().filter(|_| may_never_leave) {
+        let reason = format!(
+            "{what}, and the setting sandbox.allowUnsandboxedCommands lets none run outside, so that no answer would \
+             help; the user can run it in a terminal"
+        );
         let decision = Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
         return unchanged(decision);
     }

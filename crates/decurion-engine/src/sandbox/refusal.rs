@@ -436,10 +436,15 @@ impl Bounds<'_> {
         }
     }
 
-    /// Whether a line cannot be about the sandbox: it does not keep the command from the network.
+    /// Whether a line cannot be about the sandbox: it does not keep the command from the network, or from Unix sockets.
     pub fn is_beside(&self, refusal: &Refusal) -> bool {
         let by_line = matches!(refusal.evidence, Evidence::Line(_));
-        by_line && refusal.kind == RefusalKind::Network && self.network_open && self.sandbox.network
+        by_line
+            && match refusal.kind {
+                RefusalKind::Network => self.network_open && self.sandbox.network,
+                RefusalKind::Docker | RefusalKind::Socket => self.sandbox.unix_sockets,
+                RefusalKind::Write | RefusalKind::Read | RefusalKind::Other => false,
+            }
     }
 
     /// What the command would need, if a person can give it.
