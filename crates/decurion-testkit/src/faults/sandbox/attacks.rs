@@ -77,6 +77,20 @@ struct Attack {
     /// Whether the system knows the names of `systems.c`, one of which has another address each time.
     #[serde(default)]
     names: bool,
+    #[serde(default)]
+    control: Control,
+}
+
+/// How the control differs from the attack without a sandbox, rules and questions, for attacks that these do not stop.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Control {
+    /// The mode that it is tried in instead.
+    mode: Option<Mode>,
+    /// Rules that it has.
+    permissions: Value,
+    /// Run by the person afterwards instead.
+    after: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -218,6 +232,8 @@ fn try_once(options: &Options, systems: &Systems, one: Try<'_>) -> Result<Option
     })
     .map_err(text)?;
     prepare(&stand.home).map_err(text)?;
+    let is_control = mode == Mode::Control;
+    let mode = attack.control.mode.filter(|_| is_control).unwrap_or(mode);
     let contain = mode == Mode::Control;
     if contain {
         stand.home.let_secrets_leak();
@@ -230,6 +246,7 @@ fn try_once(options: &Options, systems: &Systems, one: Try<'_>) -> Result<Option
         let program = program.args(["-c", &names.fill(script)]).env("GIT_CONFIG_NOSYSTEM", "1");
         // Where an attack has broken its repository, the person's git must not find the one around the binaries.
         let program = program.env("GIT_CEILING_DIRECTORIES", stand.home.path());
+        let program = program.env("DECURION_HOME", stand.home.home().join(".decurion"));
         program.env("RESULTS", stand.home.path().join("results")).run(HANG)
     };
     if !attack.setup.is_empty() {
@@ -248,14 +265,19 @@ fn try_once(options: &Options, systems: &Systems, one: Try<'_>) -> Result<Option
     }
     fs::write(stand.home.home().join(".claude/settings.json"), settings.to_string()).map_err(text)?;
     if attack.trusted {
-        decurion(&stand, contain, &[]).args(["trust", "--yes"]).run(HANG).map_err(text)?;
+        decurion(&stand, systems, contain, &[]).args(["trust", "--yes"]).run(HANG).map_err(text)?;
     }
     let words = if attack.names || form.is_some() {
         systems.words(form.unwrap_or(Form::Namespaces))
     } else {
         Vec::new()
     };
-    let run = decurion(&stand, contain, &words).args(["-p", "--output-format", "stream-json", "--verbose"]);
+    let run = decurion(&stand, systems, contain, &words).args([
+        "-p",
+        "--output-format",
+        "stream-json",
+        "--verbose",
+    ]);
     let run = run.args(arguments(mode)).arg("go").run(HANG).map_err(text)?;
     if run.timed_out {
         return Ok(Some("the session hangs".into()));
@@ -266,8 +288,9 @@ fn try_once(options: &Options, systems: &Systems, one: Try<'_>) -> Result<Option
     }
     let results = results_of(&stand);
     fs::write(stand.home.path().join("results"), &results).map_err(text)?;
-    if !attack.after.is_empty() {
-        shell(&attack.after, &ALONE).map_err(text)?;
+    let after = attack.control.after.as_ref().filter(|_| is_control).unwrap_or(&attack.after);
+    if !after.is_empty() {
+        shell(after, &ALONE).map_err(text)?;
     }
     for (name, server) in [("http.log", &server), ("listed.log", &listed)] {
         fs::write(stand.home.path().join("out").join(name), server.paths()).map_err(text)?;
@@ -277,15 +300,19 @@ fn try_once(options: &Options, systems: &Systems, one: Try<'_>) -> Result<Option
 }
 
 /// The program, started by these words.
-fn decurion(stand: &Stand, contain: bool, words: &[OsString]) -> Program {
+fn decurion(stand: &Stand, systems: &Systems, contain: bool, words: &[OsString]) -> Program {
     let program = start_by(words, stand).env("DECURION_HOME", stand.home.home().join(".decurion"));
     if !contain {
         return program;
     }
     match words {
         [] => contained_in(&stand.home, program, stand.binary().as_os_str(), &ALONE),
+        // The library lies in the folder for temporary files, which is another one there.
         [first, rest @ ..] => {
-            contained_in(&stand.home, program, first, &ALONE).args(rest).arg(stand.binary())
+            let library = systems.folder().as_os_str();
+            let options = ALONE.map(OsStr::new).into_iter().chain(["--ro-bind".as_ref(), library, library]);
+            let options: Vec<&OsStr> = options.collect();
+            contained_in(&stand.home, program, first, &options).args(rest).arg(stand.binary())
         }
     }
 }
@@ -294,7 +321,7 @@ fn decurion(stand: &Stand, contain: bool, words: &[OsString]) -> Program {
 const ALONE: [&str; 2] = ["--unshare-pid", "--die-with-parent"];
 
 /// Bubblewrap that starts a program with a system that can only be read.
-fn contained_in(home: &Home, program: Program, binary: &OsStr, options: &[&str]) -> Program {
+fn contained_in(home: &Home, program: Program, binary: &OsStr, options: &[impl AsRef<OsStr>]) -> Program {
     let around = ["--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"];
     let program = program.instead("bwrap").args(around).args(options).arg("--bind");
     program.arg(home.path()).arg(home.path()).arg("--").arg(binary)
@@ -321,7 +348,7 @@ fn settings(attack: &Attack, mode: Mode, names: &Names) -> Value {
     };
     if mode == Mode::Control {
         settings["sandbox"] = json!({"enabled": false});
-        settings["permissions"] = json!({});
+        settings["permissions"] = names.fill_all(&attack.control.permissions);
     } else if !rules.is_empty() {
         let more = attack.deny.iter().map(|rule| names.fill(rule));
         let deny: Vec<String> = rules.iter().map(|&rule| rule.to_owned()).chain(more).collect();

@@ -102,6 +102,11 @@ impl Systems {
         }
     }
 
+    /// Where the library is.
+    pub(super) fn folder(&self) -> &Path {
+        self.0.path()
+    }
+
     /// The words that start a program on a system where this form is the strongest.
     pub(super) fn words(&self, form: Form) -> Vec<OsString> {
         let refused = match form {
