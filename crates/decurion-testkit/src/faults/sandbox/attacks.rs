@@ -91,6 +91,8 @@ struct Control {
     permissions: Value,
     /// Run by the person afterwards instead.
     after: Option<String>,
+    /// Why there can be none.
+    none: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -211,7 +213,8 @@ fn tries_of<'a>(options: &Options, index: usize, attack: &'a Attack) -> Vec<Try<
         (true, 0) => all.get(turn / ONE_IN % all.len()).copied().into_iter().collect(),
         (true, _) => return Vec::new(),
     };
-    let chosen = chosen.into_iter().chain([(Mode::Control, None)]);
+    let control = attack.control.none.is_none().then_some((Mode::Control, None));
+    let chosen = chosen.into_iter().chain(control);
     chosen.map(|(mode, form)| Try { attack, mode, form }).collect()
 }
 
