@@ -95,6 +95,30 @@ impl WatchedFolders {
         left.collect()
     }
 
+    /// Forgets what killed sessions kept longer ago than this, as far as nobody can come to look at it.
+    pub fn forget(&self, age: Duration, is_useless: &dyn Fn(&[u8]) -> bool) {
+        let all = Folder::root(&self.home, false).and_then(|root| root.sub(FOLDER, false));
+        let Ok(all) = all else { return };
+        let directories = self.home.join(FOLDER).read_dir_utf8().into_iter().flatten().flatten();
+        for directory in directories {
+            let Ok(folder) = all.sub(directory.file_name(), false) else { continue };
+            for name in folder.names().unwrap_or_default().iter().filter(|name| !name.starts_with('.')) {
+                let Ok(locked) = folder.file(name, How::Read) else { continue };
+                let modified = locked.metadata().and_then(|found| found.modified());
+                let is_old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|passed| passed > age));
+                // One that is locked is that of a living session.
+                if is_old
+                    && locked.try_lock().is_ok()
+                    && folder.read(name, LIMIT).is_ok_and(|bytes| is_useless(&bytes))
+                {
+                    let _ = folder.remove(name);
+                }
+            }
+            // It is removed where it is empty.
+            let _ = std::fs::remove_dir(directory.path());
+        }
+    }
+
     fn folder(&self, directory: &Utf8Path, create: bool) -> io::Result<Folder> {
         Folder::root(&self.home, create)?.sub(FOLDER, create)?.sub(&slug(directory.as_str()), create)
     }
@@ -104,6 +128,34 @@ impl WatchedFolders {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn old_records_of_directories_that_are_gone_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Utf8PathBuf::from_path_buf(folder.path().join("home")).unwrap();
+        let all = WatchedFolders::new(&home);
+        let long_ago = std::time::SystemTime::UNIX_EPOCH;
+        let keep = |directory: &str, bytes: &[u8], is_old: bool| {
+            let kept = all.keep(Utf8Path::new(directory), bytes).unwrap();
+            if is_old {
+                let file = home.join(FOLDER).join(slug(directory)).join(&kept.name);
+                std::fs::File::options().append(true).open(file).unwrap().set_modified(long_ago).unwrap();
+            }
+            kept
+        };
+        let living = keep("/living", b"gone", true);
+        for (directory, bytes, is_old) in
+            [("/gone", b"gone", true), ("/new", b"gone", false), ("/there", b"used", true)]
+        {
+            drop(keep(directory, bytes, is_old));
+        }
+        all.forget(Duration::from_secs(50), &|bytes| bytes == b"gone");
+        let left = |directory: &str| all.left(Utf8Path::new(directory)).len();
+        assert_eq!(["/gone", "/new", "/there"].map(left), [0, 1, 1]);
+        assert!(!home.join(FOLDER).join(slug("/gone")).exists());
+        drop(living);
+        assert_eq!(left("/living"), 1, "it was in use");
+    }
 
     #[test]
     fn only_what_a_killed_session_kept_is_left() {

@@ -393,6 +393,9 @@ pub(super) struct Before {
     pub is_cut: bool,
 }
 
+/// What a killed session has kept of a folder that is gone is kept for so long.
+const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
 impl Planted {
     /// Nothing is watched yet. Without a place to keep what was there before, nobody looks after a session that is killed.
     pub(super) fn new(kept: Option<WatchedFolders>) -> Self {
@@ -445,6 +448,8 @@ impl Planted {
             self.pending.lock().unwrap_or_else(PoisonError::into_inner).extend(texts);
             kept.done();
         }
+        // The disk of a folder may be away for a while.
+        self.kept.iter().for_each(|all| all.forget(KEPT_FOR, &saved::is_useless));
     }
 
     /// What was found of killed sessions since this was called last.

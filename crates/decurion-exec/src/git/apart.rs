@@ -261,7 +261,8 @@ fn stand_for(common: &Utf8Path, config: &str, private: &Utf8Path) -> io::Result<
     fs::write(stands.path().join("config"), config)?;
     let there = common.read_dir_utf8()?.flatten().map(|entry| entry.file_name().to_owned());
     let mut names: Vec<String> = there.chain(MAY_COME.map(str::to_owned)).collect();
-    names.retain(|name| !NOT_LINKED.contains(&&**name) && !name.ends_with(".lock"));
+    let is_lock = |name: &str| Utf8Path::new(name).extension() == Some("lock");
+    names.retain(|name| !NOT_LINKED.contains(&&**name) && !is_lock(name));
     names.sort();
     names.dedup();
     for name in names {

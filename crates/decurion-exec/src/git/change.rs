@@ -146,7 +146,7 @@ impl Git {
         let mut moved = Vec::new();
         let except = |path: &str| format!(":(exclude,top,literal){path}\0").into_bytes();
         // `git add` calls git in the repositories of the index, with the settings that those have now.
-        nested.iter().for_each(|path| wanted.extend(except(path.as_str())));
+        wanted.extend(nested.iter().flat_map(|path| except(path.as_str())));
         for path in changed.split(|byte| *byte == 0).filter_map(|path| std::str::from_utf8(path).ok()) {
             let is_withheld = !path.is_empty() && withheld(&at.join(path));
             if nested.iter().any(|nested| nested == path) {

@@ -78,6 +78,11 @@ pub(super) fn read(bytes: &[u8], folder: &Utf8Path) -> Record {
     Record::Of(Box::new(found), saved.before)
 }
 
+/// Whether no session can look at a folder by what was kept of it: the folder is gone, or another version has kept it.
+pub(super) fn is_useless(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<Saved>(bytes).map_or(true, |saved| identity(&saved.folder).is_none())
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStringExt as _;
@@ -104,5 +109,8 @@ mod tests {
         assert_eq!(again, before);
         assert!(matches!(read(&bytes, "/other".into()), Record::OfOtherFolder));
         assert!(matches!(read(b"{}", "/no/project".into()), Record::Useless));
+        assert!(is_useless(&bytes) && is_useless(b"{}"));
+        let there = Found { folder: "/".into(), ..found };
+        assert!(!is_useless(&bytes_of(&there, &before).unwrap()));
     }
 }
