@@ -212,11 +212,11 @@ impl Git {
     /// Brings a checkout's files and index to a commit, whatever is in them, its untracked files excepted. Works on a
     /// copy of the index, like [`Git::restore_files`].
     pub async fn reset_hard(&self, at: &Utf8Path, commit: &str) -> Result<(), GitError> {
-        let own = self.repository(at).await?.own;
         let odd = |error: io::Error| GitError::Odd {
             command: "git reset".to_owned(),
             what: format!("the index of {at} cannot be written: {error}"),
         };
+        let own = Folders::of(at).ok_or_else(|| odd(io::ErrorKind::NotFound.into()))?.own;
         let private = Private::new(&self.private).map_err(odd)?;
         let index = private.path().join("index");
         let lock = IndexLock::take(&own).await.map_err(odd)?;
