@@ -65,8 +65,7 @@ pub(super) async fn foreseen(
     }
     if let Some(what) = outside.as_ref().filter(|_| may_never_leave) {
         let reason = format!(
-            "{what}, and the setting sandbox.allowUnsandboxedCommands lets none run outside, so that no answer would \
-             help; the user can run it in a terminal"
+            "sandbox.allowUnsandboxedCommands is false, and {what}; the user can run it in a terminal"
         );
         let decision = Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
         return unchanged(decision);
