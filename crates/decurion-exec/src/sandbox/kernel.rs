@@ -78,10 +78,9 @@ pub(crate) fn fork_into_namespaces() -> io::Result<Option<Pid>> {
     }
 }
 
-/// Tries what the guard of sandboxed commands does first: new namespaces, with one for users among them or not, and a
-/// change of a mount in them. May be called beside other threads.
+/// Tries what the guard of sandboxed commands does first: new namespaces, with one for users among them or not, but none
+/// for a network, and a change of a mount in them. May be called beside other threads.
 pub(crate) fn try_namespaces(user: bool) -> io::Result<()> {
-    has_networks()?;
     extern "C" fn change_mounts(_: *mut c_void) -> c_int {
         let flags = libc::MS_REC | libc::MS_PRIVATE;
         // SAFETY: the kernel reads two strings; the others are not used with these flags.
@@ -131,7 +130,7 @@ pub(crate) fn try_namespaces(user: bool) -> io::Result<()> {
 }
 
 /// Whether the kernel makes network namespaces for whoever may make the others. Trying it would cost more than all of these.
-fn has_networks() -> io::Result<()> {
+pub(crate) fn has_networks() -> io::Result<()> {
     std::fs::symlink_metadata("/proc/self/ns/net")?;
     match std::fs::read_to_string("/proc/sys/user/max_net_namespaces") {
         Ok(most) if most.trim() == "0" => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
