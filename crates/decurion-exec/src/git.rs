@@ -11,8 +11,10 @@ mod change;
 mod look;
 mod submodule;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ pub use change::NewWorktree;
 pub use look::{Change, Diffstat, Forecast, Head, Listed, Repository, Status, Submodule};
 
 use self::apart::{Folders, Settings};
-use crate::{Capture, CaptureBounds, Exit, Guard, Launch, LaunchError, Output, Stdin};
+use crate::{Capture, CaptureBounds, Exit, Guard, Launch, LaunchError, Output, Sandbox, Stdin, sandbox};
 
 /// How long a command may take that only looks.
 const LOOK_LIMIT: Duration = Duration::from_secs(60);
@@ -138,6 +140,8 @@ struct Order<'a> {
     stdin: Stdin,
     changes: bool,
     settings_from: Settings,
+    /// Where it writes besides the repository.
+    writes: Vec<Utf8PathBuf>,
 }
 
 impl<'a> Order<'a> {
@@ -145,8 +149,8 @@ impl<'a> Order<'a> {
     fn look(at: &'a Utf8Path, args: &[&str]) -> Self {
         let args = args.iter().map(OsString::from).collect();
         let stdin = Stdin::Empty;
-        let settings_from = Settings::Usual;
-        Self { at, args, env: Vec::new(), settings: Vec::new(), stdin, changes: false, settings_from }
+        let (settings_from, writes) = (Settings::Usual, Vec::new());
+        Self { at, args, env: Vec::new(), settings: Vec::new(), stdin, changes: false, settings_from, writes }
     }
 
     /// A command that changes something.
@@ -173,6 +177,12 @@ impl<'a> Order<'a> {
     /// With the folders of git as git finds them.
     fn found(mut self) -> Self {
         self.settings_from = Settings::Found;
+        self
+    }
+
+    /// It makes or removes this.
+    fn making(mut self, path: &Utf8Path) -> Self {
+        self.writes.extend(path.parent().map(Utf8Path::to_owned));
         self
     }
 
@@ -260,17 +270,53 @@ impl Git {
             Settings::Usual => Folders::of(order.at),
             Settings::Harmless => Some(Folders::nested(order.at).map_err(|what| odd(order, what))?),
         };
-        let Some(folders) = folders else { return self.launch(order, None).await };
+        let bounds = self.bounds(order, folders.as_ref());
+        let Some(folders) = folders else { return self.launch(order, None, bounds).await };
         let apart = self.apart(order, &folders).await?;
         let common = apart.as_ref().map_or(&*folders.common, |apart| apart.path());
-        self.launch(order, Some(common)).await
+        self.launch(order, Some(common), bounds).await
+    }
+
+    /// Where a command that changes something may write, with the filters that it calls: in the repository, in the checkout
+    /// and in folders for temporary files and caches. Git follows links, and commands of agents that run meanwhile can put
+    /// some in its way. None where the kernel has no Landlock.
+    fn bounds(&self, order: &Order<'_>, folders: Option<&Folders>) -> Option<Arc<Sandbox>> {
+        if !order.changes || !sandbox::has_landlock() {
+            return None;
+        }
+        let own = folders.into_iter().flat_map(|folders| {
+            let objects = folders.common.join("objects");
+            [folders.own.clone(), folders.common.clone(), objects]
+        });
+        let named = |names: &'static [&str], env: &[(OsString, OsString)]| -> Vec<Utf8PathBuf> {
+            let named = env.iter().filter(|(name, _)| names.iter().any(|wanted| name == wanted));
+            named.filter_map(|(_, value)| Utf8PathBuf::from_path_buf(value.into()).ok()).collect()
+        };
+        let index = named(&["GIT_INDEX_FILE"], &order.env);
+        let index = index.iter().filter_map(|path| path.parent().map(Utf8Path::to_owned));
+        let home = named(&["HOME"], &self.env).into_iter().map(|home| home.join(".cache"));
+        let passing = ["/tmp", "/var/tmp"].map(Utf8PathBuf::from).into_iter();
+        let passing = passing.chain(named(&["TMPDIR", "XDG_CACHE_HOME"], &self.env)).chain(home);
+        let checkout = named(&["GIT_DIR", "GIT_WORK_TREE"], &order.env).into_iter();
+        let checkout = checkout.chain([order.at.to_owned(), self.private.to_path_buf()]);
+        let all = own.chain(index).chain(passing).chain(checkout).chain(order.writes.iter().cloned());
+        let all: BTreeSet<PathBuf> = all.filter_map(|path| path.canonicalize().ok()).collect();
+        let writable = all.into_iter().filter(|path| path.parent().is_some()).collect();
+        let (network, unix_sockets, sees_machine) = (true, true, true);
+        Some(Arc::new(Sandbox { writable, network, unix_sockets, sees_machine, ..Sandbox::default() }))
     }
 
     /// `common` is the folder of git that all checkouts of the repository share. While git works, a command of a session may
     /// write the name of another one to the `commondir` of a worktree that was just made, and git would run what the
     /// settings there say.
-    async fn launch(&self, order: &Order<'_>, common: Option<&Utf8Path>) -> Result<Answer, GitError> {
+    async fn launch(
+        &self,
+        order: &Order<'_>,
+        common: Option<&Utf8Path>,
+        bounds: Option<Arc<Sandbox>>,
+    ) -> Result<Answer, GitError> {
         let mut launch = Launch::new("git", order.at.as_std_path());
+        launch.sandbox = bounds;
         launch.output = Output::Separate;
         launch.stdin = order.stdin.clone();
         let settings = SETTINGS.iter().copied().chain(order.settings.iter().map(String::as_str));

@@ -21,7 +21,7 @@ const MAY_COME: [&str; 3] = ["packed-refs", "shallow", "logs"];
 /// What is ours in the folder that stands for another one, or belongs to one checkout alone.
 const NOT_LINKED: [&str; 5] = ["config", "config.worktree", "commondir", "index", "gitdir"];
 /// Settings of a checkout that say how files look, and name no program whatever their value is.
-const HARMLESS: [&str; 14] = [
+const HARMLESS: [&str; 12] = [
     "core.autocrlf",
     "core.eol",
     "core.safecrlf",
@@ -34,8 +34,6 @@ const HARMLESS: [&str; 14] = [
     "core.sparsecheckout",
     "core.sparsecheckoutcone",
     "index.sparse",
-    "user.name",
-    "user.email",
 ];
 /// What says how a repository is kept.
 const FORMAT: [&str; 3] =
@@ -234,7 +232,7 @@ impl Git {
         }
         let list =
             Order::look(Utf8Path::new("/"), &["config", "--file", "-", "--no-includes", "-z", "--list"]);
-        let answer = self.launch(&list.input(text.into_bytes()), None).await?;
+        let answer = self.launch(&list.input(text.into_bytes()), None, None).await?;
         if answer.code != Some(0) {
             return Err(odd(order, format!("its settings are not understood: {}", answer.words)));
         }

@@ -2,6 +2,7 @@
 //! Takes decided arguments; a reference that is not where the caller thinks it is stays where it is.
 
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::{fs, io};
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -35,7 +36,9 @@ impl Git {
             args.push("--detach");
         }
         args.extend([new.path.as_str(), new.base]);
-        self.run(Order::change(at, &args)).await?;
+        // A command may have put a link in the place of a log that is to be.
+        let unlogged = "core.logAllRefUpdates=false".to_owned();
+        self.run(Order::change(at, &args).making(new.path).setting(unlogged)).await?;
         let odd = |what: String| GitError::Odd { command: "git worktree add".to_owned(), what };
         let (git, from) = (new.path.join(".git"), Folders::of(at));
         let Some((text, from)) = apart::read(&git).ok().zip(from) else { return Ok(()) };
@@ -67,7 +70,7 @@ impl Git {
             return Err(GitError::Odd { command: "git worktree remove".to_owned(), what });
         }
         args.push(path.as_str());
-        self.run(Order::change(at, &args)).await.map(drop)
+        self.run(Order::change(at, &args).making(path)).await.map(drop)
     }
 
     /// Locks a worktree against being forgotten; one that is locked is locked.
@@ -179,7 +182,10 @@ impl Git {
     async fn copy_index(&self, at: &Utf8Path, index: &Utf8Path) -> Result<Vec<Utf8PathBuf>, GitError> {
         let own = self.repository(at).await?.own;
         let odd = |what| GitError::Odd { command: "git ls-files".to_owned(), what };
-        std::fs::copy(own.join("index"), index)
+        let (from, to) = (own.join("index"), index.to_owned());
+        let copying = tokio::task::spawn_blocking(move || copy_file(&from, &to)).await;
+        copying
+            .unwrap_or_else(|error| Err(io::Error::other(error)))
             .map_err(|error| odd(format!("its index cannot be copied to {index}: {error}")))?;
         let with = |args: &[&str]| Order::change(at, args).env("GIT_INDEX_FILE", index.as_str());
         // A part of it may lie in another file, which commands can change.
@@ -209,8 +215,8 @@ impl Git {
         Ok(String::from_utf8_lossy(&output).trim().parse().unwrap_or(u64::MAX))
     }
 
-    /// Brings a checkout's files and index to a commit, whatever is in them, its untracked files excepted. Works on a
-    /// copy of the index, like [`Git::restore_files`].
+    /// Brings a checkout without a branch, or at this commit, to a commit with its files and index, whatever is in them, its
+    /// untracked files excepted. Works on a copy of the index, like [`Git::restore_files`].
     pub async fn reset_hard(&self, at: &Utf8Path, commit: &str) -> Result<(), GitError> {
         let odd = |error: io::Error| GitError::Odd {
             command: "git reset".to_owned(),
@@ -223,20 +229,36 @@ impl Git {
         if own.join("index").symlink_metadata().is_ok() {
             self.copy_index(at, &index).await?;
         }
-        let order = Order::change(at, &["reset", "--hard", "--quiet", commit, "--"]);
+        // `git reset` would write a line to a log in whose place a command may have put a link.
+        let order = Order::change(at, &["read-tree", "--reset", "-u", commit]);
         self.run(order.env("GIT_INDEX_FILE", index.as_str())).await?;
+        let head = object("git rev-parse", &self.run(Order::look(at, &["rev-parse", "HEAD"])).await?)?;
+        if head != commit {
+            self.update_reference(at, "HEAD", commit, Some(&head)).await?;
+        }
         lock.replace_by(&index).map_err(odd)
     }
 
     /// Brings a checkout's index to its commit; its files stay.
     pub async fn reset_index(&self, at: &Utf8Path) -> Result<(), GitError> {
-        self.run(Order::change(at, &["reset", "--mixed", "--quiet", "--"])).await.map(drop)
+        self.run(Order::change(at, &["read-tree", "--reset", "HEAD"])).await.map(drop)
     }
 
     /// Removes untracked files of a checkout; ignored ones stay, so that what was built need not be again.
     pub async fn clean(&self, at: &Utf8Path) -> Result<(), GitError> {
         self.run(Order::change(at, &["clean", "--quiet", "-ffd"])).await.map(drop)
     }
+}
+
+/// Copies an ordinary file: a command may have put a pipe in its place, which would be waited for.
+fn copy_file(from: &Utf8Path, to: &Utf8Path) -> io::Result<()> {
+    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
+    let flags = i32::try_from(flags).unwrap_or_default();
+    let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(from)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(format!("{from} is no file")));
+    }
+    io::copy(&mut file, &mut fs::File::create(to)?).map(drop)
 }
 
 /// The lock that git takes for the index of a checkout.

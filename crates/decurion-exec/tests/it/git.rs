@@ -273,6 +273,44 @@ fn filter(folder: &Path) -> String {
 }
 
 #[tokio::test]
+async fn git_writes_nothing_outside_where_a_command_leads_it() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    let ours = ours(&house);
+    // In folders for temporary files git may write.
+    let beside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let profile = beside.path().join("profile");
+    fs::write(&profile, "mine\n").unwrap();
+    let own = at.join(".git/worktrees/tree");
+    fs::create_dir_all(own.join("logs")).unwrap();
+    std::os::unix::fs::symlink(&profile, own.join("logs/HEAD")).unwrap();
+    within(ours.reset_hard(&tree, &base)).await.unwrap();
+    within(ours.reset_index(&tree)).await.unwrap();
+    let same = within(ours.tree_of(&at, &base)).await.unwrap();
+    let next = within(ours.commit_tree(&at, &same, &[&base], "next")).await.unwrap();
+    assert_eq!(fs::read_to_string(&profile).unwrap(), "mine\n", "as it was without a log");
+    // The head moves, and the line about it would be written there.
+    let moved = within(ours.reset_hard(&tree, &next)).await;
+    assert_eq!(fs::read_to_string(&profile).unwrap(), "mine\n", "as it was without a way there: {moved:?}");
+    git(tree.as_std_path(), &["reset", "--quiet", "--hard", &next]);
+    assert_ne!(fs::read(&profile).unwrap(), b"mine\n", "git itself follows such links");
+}
+
+#[tokio::test]
+async fn pipe_in_the_place_of_an_index_is_not_waited_for() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    let ours = ours(&house);
+    within(ours.reset_hard(&tree, &base)).await.unwrap();
+    let index = at.join(".git/worktrees/tree/index");
+    fs::remove_file(&index).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, index.as_std_path(), rustix::fs::Mode::RUSR).unwrap();
+    let copy = Utf8PathBuf::from_path_buf(folder.path().join("copy")).unwrap();
+    let error = within(ours.tree_of_folder(&tree, &copy, &|_| false)).await.unwrap_err().to_string();
+    assert!(error.contains("is no file"), "{error}");
+}
+
+#[tokio::test]
 async fn settings_of_a_worktree_name_no_program_of_ours() {
     let (house, folder) = (House::new(), folder());
     let (at, tree, base) = worktree(&house, folder.path()).await;
