@@ -141,8 +141,7 @@ pub fn probe() -> Result<Form, String> {
 }
 
 fn try_forms() -> Result<Form, String> {
-    let try_all = |()| kernel::try_namespaces(false).or_else(|_| kernel::try_namespaces(true));
-    let namespaces = kernel::has_networks().and_then(try_all);
+    let namespaces = kernel::try_namespaces(false).or_else(|_| kernel::try_namespaces(true));
     let Err(error) = namespaces else { return Ok(Form::Namespaces) };
     without_namespaces().ok_or_else(|| {
         format!("the system refuses namespaces ({error}), has no bubblewrap that works, and no Landlock")

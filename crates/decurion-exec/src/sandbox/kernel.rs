@@ -78,8 +78,8 @@ pub(crate) fn fork_into_namespaces() -> io::Result<Option<Pid>> {
     }
 }
 
-/// Tries what the guard of sandboxed commands does first: new namespaces, with one for users among them or not, but none
-/// for a network, and a change of a mount in them. May be called beside other threads.
+/// Tries what the guard of sandboxed commands does first: new namespaces, with one for users among them or not, and a
+/// change of a mount in them. May be called beside other threads.
 pub(crate) fn try_namespaces(user: bool) -> io::Result<()> {
     extern "C" fn change_mounts(_: *mut c_void) -> c_int {
         let flags = libc::MS_REC | libc::MS_PRIVATE;
@@ -106,7 +106,9 @@ pub(crate) fn try_namespaces(user: bool) -> io::Result<()> {
     }
     const STACK: usize = 16 << 10;
     let mut stack = vec![0_u128; STACK / size_of::<u128>()];
-    let namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWPID;
+    // The one for a network costs more than all others together, and may be refused when they are not.
+    let namespaces =
+        libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWPID;
     let flags = libc::CLONE_VM
         | libc::CLONE_VFORK
         | libc::SIGCHLD
@@ -126,16 +128,6 @@ pub(crate) fn try_namespaces(user: bool) -> io::Result<()> {
         Some(0) => Ok(()),
         Some(errno) => Err(io::Error::from_raw_os_error(errno)),
         None => Err(io::ErrorKind::Other.into()),
-    }
-}
-
-/// Whether the kernel makes network namespaces for whoever may make the others. Trying it would cost more than all of these.
-pub(crate) fn has_networks() -> io::Result<()> {
-    std::fs::symlink_metadata("/proc/self/ns/net")?;
-    match std::fs::read_to_string("/proc/sys/user/max_net_namespaces") {
-        Ok(most) if most.trim() == "0" => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
-        // Of a kernel that bounds none there is no such file.
-        _ => Ok(()),
     }
 }
 
