@@ -155,7 +155,7 @@ impl Server {
             let (asked, signalled, returned) = self.wait();
             if asked || signalled || returned {
                 self.rest = REST;
-            } else {
+            } else if self.orphans.is_none() {
                 self.thin_out();
                 self.rest = (self.rest * 2).min(LONGEST_REST);
             }
