@@ -4,7 +4,7 @@
 //! An answer may only be kept if all looks that it depends on go through this module.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{FileType, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -44,7 +44,7 @@ struct Names {
 #[derive(Debug, Default)]
 struct Noted {
     looks: HashMap<(PathBuf, Look), Seen>,
-    /// Folders of which an answer was remembered, as they were then.
+    /// Folders in which names were looked at, now or earlier, as they were then.
     remembered: HashMap<PathBuf, Stamp>,
 }
 
@@ -191,13 +191,18 @@ impl Noted {
             return None;
         }
         // What is no link is its own target.
-        let names: HashSet<PathBuf> = self
+        let targets: Vec<PathBuf> = self
             .looks
-            .iter()
-            .filter(|((_, look), seen)| *look == Look::Name && matches!(seen, Seen::Kind(..)))
-            .map(|((path, _), _)| path.clone())
+            .keys()
+            .filter(|(_, look)| *look == Look::Target)
+            .map(|(path, _)| path.clone())
             .collect();
-        self.looks.retain(|(path, look), _| *look != Look::Target || !names.contains(path));
+        for path in targets {
+            let seen = |look| self.looks.get(&(path.clone(), look));
+            if matches!(seen(Look::Name), Some(Seen::Kind(..))) && seen(Look::Name) == seen(Look::Target) {
+                self.looks.remove(&(path.clone(), Look::Target));
+            }
+        }
         let mut folders: HashMap<PathBuf, Vec<(PathBuf, Look, Seen)>> = HashMap::new();
         let mut looks = Vec::new();
         for ((path, look), seen) in self.looks {
@@ -217,8 +222,8 @@ fn folder_that_tells<'a>(path: &'a Path, look: Look, seen: &Seen) -> Option<&'a 
     let folder = match (look, seen) {
         _ if is_of_kernel => return None,
         (Look::Name, Seen::Kind(..) | Seen::Stamp(_)) => path.parent()?,
-        // Behind a link that leads nowhere something may come to be without a change here.
-        (_, Seen::Nothing) => path.ancestors().skip(1).find(|above| above.symlink_metadata().is_ok())?,
+        // Behind a link that leads nowhere, which may be the last name, something may come to be without a change here.
+        (_, Seen::Nothing) => path.ancestors().find(|above| above.symlink_metadata().is_ok())?,
         _ => return None,
     };
     folder.is_dir().then_some(folder)
@@ -254,9 +259,21 @@ impl Look {
             if noted.looks.contains_key(&key) {
                 return;
             }
-            match self.at(path) {
-                Some(seen) => _ = noted.looks.insert(key, seen),
-                None => *notes = Notes::Spoiled,
+            let Some(seen) = self.at(path) else {
+                *notes = Notes::Spoiled;
+                return;
+            };
+            // What is renamed away and back while the answer is found leaves no other trace.
+            let is_settled = folder_that_tells(path, self, &seen).is_none_or(|folder| {
+                noted.remembered.contains_key(folder)
+                    || folder.metadata().ok().and_then(|found| stamp_of(&found)).is_some_and(|stamp| {
+                        noted.remembered.insert(folder.to_owned(), stamp);
+                        true
+                    })
+            });
+            noted.looks.insert(key, seen);
+            if !is_settled {
+                *notes = Notes::Spoiled;
             }
         });
     }
@@ -470,7 +487,7 @@ pub(crate) mod tests {
     fn footprint_holds_as_long_as_the_answer_is_the_same() {
         for (name, answer, holds, is_kept_at_once) in [
             ("names in a folder", LIST, [false, false, false, true], false),
-            ("kind of a folder", KIND, [true, false, true, true], true),
+            ("kind of a folder", KIND, [true, false, true, true], false),
             ("place behind a link", LEADS, [true, true, false, true], true),
             ("text of a file", TEXT, [true, true, true, false], false),
         ] {

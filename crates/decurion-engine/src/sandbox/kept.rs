@@ -132,7 +132,7 @@ mod tests {
     }
 
     /// What changes on the disk, and whether the sandbox is another one then.
-    const CHANGES: [(&str, Change, bool); 26] = [
+    const CHANGES: [(&str, Change, bool); 27] = [
         ("a file", |root| write(root, "work/src/new.rs", ""), false),
         ("a file at the top", |root| write(root, "work/new.txt", ""), false),
         ("content", |root| write(root, "work/src/a.rs", "new"), false),
@@ -151,6 +151,7 @@ mod tests {
         ("a link among settings", |root| link(root, "../src", "work/.vscode/out"), true),
         ("a link to a folder with a denied file", |root| link(root, "../secrets", "work/open"), true),
         ("a denied name", |root| write(root, "work/src/.env", ""), true),
+        ("a denied name behind a link that led nowhere", |root| write(root, "later/.env", ""), true),
         ("a denied name behind a link", |root| write(root, "other/.env", ""), true),
         (
             "a folder in place of a file behind a link",
@@ -238,6 +239,7 @@ mod tests {
         fs::write(root.join("secrets/.env"), "").unwrap();
         symlink("../other", root.join("work/behind")).unwrap();
         symlink("../middle/in", root.join("work/through")).unwrap();
+        symlink("../later", root.join("work/later")).unwrap();
         symlink("first", root.join("middle")).unwrap();
         fs::create_dir_all(root.join("first/in")).unwrap();
         fs::create_dir_all(root.join("second/in")).unwrap();
