@@ -326,6 +326,7 @@ pub fn worktrees(loaded: &Loaded, environment: &Environment, processes: Option<G
     let shell = shell_environment(loaded, environment);
     let worktree = WorktreeSettings {
         location: settings.worktree.location.clone(),
+        writable: [&settings.sandbox.writable[..], &settings.permissions.additional_directories].concat(),
         base: settings.worktree.base.clone(),
         copy_dirty: settings.worktree.copy_dirty,
         trusted: loaded.trust.is_trusted().then(|| loaded.paths.root.clone()),

@@ -265,6 +265,7 @@ impl Engine {
                 rules: Arc::new(rules),
                 root: request.cwd.clone(),
                 home: self.parts.home.clone(),
+                directories: request.directories.clone(),
             },
         };
         trees.make(&wanted).await.map(Some).map_err(usage)

@@ -63,6 +63,8 @@ pub struct Worktrees {
 pub struct WorktreeSettings {
     /// Where they are made; none is in the state folder.
     pub location: Option<Utf8PathBuf>,
+    /// Where commands may write by the settings.
+    pub writable: Vec<Utf8PathBuf>,
     /// The commit they begin with; none is what the asker has checked out.
     pub base: Option<String>,
     /// Whether changes that are not committed are copied over without being asked for.
@@ -102,6 +104,8 @@ pub struct AskerRules {
     pub root: Utf8PathBuf,
     /// What `~` in one stands for.
     pub home: Option<Utf8PathBuf>,
+    /// What commands may write besides the checkout: no worktree is made in there.
+    pub directories: Vec<Utf8PathBuf>,
 }
 
 /// A worktree that was made.
@@ -219,6 +223,17 @@ pub enum WorktreeError {
         "worktrees would be inside the checkout {top}; set `worktree.location` to a folder outside: {path}"
     )]
     Inside {
+        /// Where they would be.
+        path: Utf8PathBuf,
+        /// Inside of what.
+        top: Utf8PathBuf,
+    },
+    /// The same.
+    #[error(
+        "worktrees would be inside {top}, where commands may write while they are made; set `worktree.location` to a \
+         folder outside: {path}"
+    )]
+    Writable {
         /// Where they would be.
         path: Utf8PathBuf,
         /// Inside of what.

@@ -78,6 +78,7 @@ impl Needs {
                     rules: rules_of(draft, &owner.rights.borrow()),
                     root: owner.session.request.cwd.clone(),
                     home: owner.session.equipment.home.clone(),
+                    directories: owner.session.directories(),
                 },
             };
             (wanted, owner.worktrees())

@@ -116,6 +116,7 @@ impl Owner {
                     .rules_for("main", &[&bounds::rules(&self.session.request.definition.sandbox)]),
                 root: self.session.request.cwd.clone(),
                 home: self.session.equipment.home.clone(),
+                directories: self.session.directories(),
             },
         };
         Ok((self.worktrees()?, wanted))

@@ -56,7 +56,7 @@ impl Worktrees {
             agent: None,
             description: "merges are judged here".to_owned(),
             state: LeaseState::Making,
-            path: self.place_for(&origin, &name).await?,
+            path: self.place_for(&origin, &name, &[]).await?,
             branch: String::new(),
             base: base.to_owned(),
             repository,

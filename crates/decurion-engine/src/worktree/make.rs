@@ -42,7 +42,7 @@ impl Worktrees {
         let dirty = wanted.dirty || self.settings.copy_dirty;
         let origin = self.origin(&wanted.from).await?;
         self.swept.get_or_init(|| self.sweep(&origin.common)).await;
-        let path = self.place_for(&origin, &wanted.name).await?;
+        let path = self.place_for(&origin, &wanted.name, &wanted.rules.directories).await?;
         if wanted.agent.is_none()
             && self.leases().get(&origin.common, &wanted.name).is_some()
             && let Some(made) = self.enter_again(wanted, &origin).await?
@@ -216,7 +216,12 @@ impl Worktrees {
     }
 
     /// Where the worktree will be: never inside a checkout that is there for others.
-    pub(super) async fn place_for(&self, origin: &Origin, name: &str) -> Result<Utf8PathBuf, WorktreeError> {
+    pub(super) async fn place_for(
+        &self,
+        origin: &Origin,
+        name: &str,
+        directories: &[Utf8PathBuf],
+    ) -> Result<Utf8PathBuf, WorktreeError> {
         let usual = self.leases().folder(&origin.common).map_err(state("the folder of worktrees"))?;
         let folder = match &self.settings.location {
             None => usual,
@@ -232,6 +237,13 @@ impl Worktrees {
             if folder.starts_with(top) {
                 return Err(WorktreeError::Inside { path: folder, top: top.clone() });
             }
+        }
+        // Without a location it is the state folder, which commands cannot reach.
+        let writable = directories.iter().chain(&self.settings.writable);
+        let mut writable = writable.filter_map(|path| path.canonicalize_utf8().ok());
+        let is_ours = self.settings.location.is_none();
+        if let Some(top) = writable.find(|top| !is_ours && folder.starts_with(top)) {
+            return Err(WorktreeError::Writable { path: folder, top });
         }
         Ok(folder.join(name))
     }
@@ -272,7 +284,7 @@ impl Worktrees {
             return Err(WorktreeError::Sparse);
         }
         self.copy_submodules(&origin.top, &lease.path).await?;
-        let Some(AskerRules { rules, root, home }) = dirty else { return Ok(None) };
+        let Some(AskerRules { rules, root, home, .. }) = dirty else { return Ok(None) };
         if git.status(&origin.top).await?.is_clean() {
             return Ok(None);
         }

@@ -213,6 +213,25 @@ async fn a_worktree_is_never_made_inside_the_checkout() {
 }
 
 #[tokio::test]
+async fn a_worktree_is_never_made_where_commands_may_write() {
+    for by_settings in [false, true] {
+        let beside = tempfile::tempdir().unwrap();
+        let open = utf8(beside.path());
+        let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+        let writable = if by_settings { vec![open.clone()] } else { Vec::new() };
+        let location = Some(open.join("trees"));
+        let yard = Yard::with(repo, WorktreeSettings { location, writable, ..WorktreeSettings::default() });
+        let mut wanted = yard.wanted(1);
+        if !by_settings {
+            wanted.rules.directories = vec![open.clone()];
+        }
+        let error = yard.trees.make(&wanted).await.unwrap_err();
+        assert!(matches!(error, WorktreeError::Writable { .. }), "{error}");
+        assert_eq!(yard.traces(), NOTHING);
+    }
+}
+
+#[tokio::test]
 async fn every_kind_of_checkout_can_be_asked_from() {
     let yard = Yard::new(Repo::with_files(&[("sub/deep/a.txt", "one\n"), ("b.txt", "b\n")]).unwrap());
     // From a folder inside: the same folder in the worktree.
