@@ -367,6 +367,10 @@ impl App {
             }
             Input::Paste(text) => {
                 crate::fuse::pass("paste");
+                // What is typed takes a first press of the key that leaves back, and so does this.
+                if self.leave_pressed.take().is_some() {
+                    self.known.hint = None;
+                }
                 // What is pasted goes to the prompt, which has the keys then.
                 if matches!(&self.open, Open::Tasks(tasks) if tasks.budget.is_none()) && self.page.is_none() {
                     self.open = Open::Nothing;
@@ -576,6 +580,7 @@ impl App {
             (Waits::Refusal(what), Reply::Refused { reason }) => {
                 self.say("warning", format!("{what}: {reason}"));
             }
+            (Waits::Refusal("model"), Reply::Done { value }) => self.uses_model(value),
             (Waits::Refusal(_) | Waits::Answer(_), Reply::Done { value }) => self.not_done(value),
             (Waits::Status, Reply::Done { value }) => {
                 self.show_status(
@@ -692,6 +697,13 @@ impl App {
     }
 
     /// What of an answer or a change was not done.
+    /// Another model was chosen, which has not answered yet.
+    fn uses_model(&mut self, value: &serde_json::Value) {
+        let Some(model) = value["model"].as_str() else { return };
+        self.say("info", format!("{model} answers from the next prompt on"));
+        self.view.root.model = Some(model.to_owned());
+    }
+
     fn not_done(&mut self, value: &serde_json::Value) {
         if let Some(reason) = value["not_done"].as_str() {
             self.say("warning", reason);

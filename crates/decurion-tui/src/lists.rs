@@ -157,7 +157,8 @@ fn rules(in_force: &RulesInForce) -> List {
     let of = |verdict: Verdict, word: &'static str, rules: &[Rule]| {
         let row = move |rule: &Rule| {
             let source = serde_json::to_value(rule.source).unwrap_or_default();
-            let note = format!("{word} · {}", source.as_str().unwrap_or_default());
+            let source = source.as_str().unwrap_or_default();
+            let note = format!("{word} · {}", source.strip_suffix("Settings").unwrap_or(source));
             let id = serde_json::to_string(&(verdict, rule)).unwrap_or_default();
             Row { id, name: rule.to_string(), note, ..Row::default() }
         };
@@ -170,7 +171,7 @@ fn rules(in_force: &RulesInForce) -> List {
         Offer::all('a', "allow").asking("allow (for example Bash(cargo test:*))"),
         Offer::all('s', "ask").asking("ask about"),
         Offer::all('d', "deny").asking("never allow"),
-        Offer::row('x', "remove"),
+        Offer::row('x', "remove").asking("remove this rule, also from its file? y, then enter"),
     ];
     let title = format!("Rules in force · mode {}", in_force.mode);
     List::new(title, rows, &offers, "no rules: whatever may change something is asked about")

@@ -322,6 +322,10 @@ impl App {
 
     fn do_rule(&mut self, key: char, row: &str, words: &str) -> Vec<Effect> {
         let update = if key == 'x' {
+            if !matches!(words.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+                self.say("info", "no rule was removed");
+                return Vec::new();
+            }
             let Ok((behavior, rule)) = serde_json::from_str::<(Verdict, Rule)>(row) else {
                 return Vec::new();
             };

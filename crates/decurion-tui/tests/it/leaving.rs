@@ -48,6 +48,17 @@ fn a_prompt_that_is_sent_is_begun_and_done_first() {
     assert_eq!(after(&mut app, reply(*id)), [Effect::Leave(Farewell::Close)]);
 }
 
+#[test]
+fn a_paste_takes_a_first_press_of_the_key_that_leaves_back() {
+    let mut app = App::new(Theme::new(Shades::None), Keymap::default(), History::default(), (80, 24));
+    let leave = || Input::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
+    app.update(Input::Paste("first".to_owned()));
+    assert_eq!(app.update(leave()), []);
+    app.update(Input::Paste("second".to_owned()));
+    assert_eq!(app.update(leave()), [], "it empties the prompt");
+    assert!(!app.update(leave()).is_empty(), "and only now leaves");
+}
+
 /// A prompt of the command line is not one that was typed here: only the session knows of it.
 #[test]
 fn a_prompt_that_only_the_session_knows_of_is_done_first() {

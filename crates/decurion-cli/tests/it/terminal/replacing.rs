@@ -69,6 +69,8 @@ fn a_copy_goes_its_own_way() {
 fn a_new_conversation_knows_nothing_of_the_old_one_and_has_its_mode_and_model() {
     let terminal = second();
     terminal.say("/model claude-opus-4-8");
+    let chosen = terminal.wait_for("claude-opus-4-8 answers from the next prompt on");
+    assert!(chosen.lines().last().is_some_and(|status| status.contains("claude-opus-4-8")), "{chosen}");
     terminal.keys("BTab");
     terminal.wait_for("auto-accept edits");
     let before = next_request(&terminal, "with another model");

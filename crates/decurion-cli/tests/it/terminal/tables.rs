@@ -128,6 +128,13 @@ fn rules_are_added_and_removed_and_count_at_once() {
     terminal.say("/permissions");
     terminal.wait_for("❯ Bash(touch made-a)");
     terminal.keys("x");
+    terminal.wait_for("remove this rule, also from its file? y, then enter");
+    terminal.keys("n Enter");
+    terminal.wait_for("no rule was removed");
+    terminal.wait_for("❯ Bash(touch made-a)");
+    terminal.keys("x");
+    terminal.wait_for("remove this rule, also from its file? y, then enter");
+    terminal.keys("y Enter");
     terminal.wait_for("no rules: whatever");
     terminal.keys("Escape");
     terminal.wait_gone("Rules in force");
