@@ -1279,6 +1279,18 @@ fn is_led(argv: &[OsString]) -> bool {
     argv.windows(2).any(is_format) || argv.iter().any(|word| word == "--input-format=stream-json")
 }
 
+/// Why a word that stands for a prompt is none: a slip makes it the name of a command, which would cost a request.
+pub fn misspelt(word: &str) -> Option<Failure> {
+    let commands = Args::command();
+    let mut names = commands.get_subcommands().map(clap::Command::get_name);
+    let meant = names.find(|name| word.len() > 3 && decurion_protocol::nearest::is_one_slip(word, name))?;
+    let word = crate::report::visible(word);
+    Some(
+        Failure::usage(format!("unknown command {word:?} (did you mean {meant:?}?)"))
+            .hint(format!("to send it as a prompt: decurion -p {word:?}")),
+    )
+}
+
 /// What is said of a word too many, which would pass for a command; none for other mistakes.
 pub fn surplus(error: &clap::Error, argv: &[OsString]) -> Option<Failure> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
@@ -1296,6 +1308,9 @@ pub fn surplus(error: &clap::Error, argv: &[OsString]) -> Option<Failure> {
                 .hint(format!("`decurion {name} {word} --help` shows the options it takes"))
                 .hint("a prompt of several words goes in quotes"),
         );
+    }
+    if let Some(failure) = before.and_then(misspelt) {
+        return Some(failure);
     }
     Some(
         Failure::usage(format!("unexpected argument {:?}", crate::report::visible(word)))

@@ -54,7 +54,13 @@ pub async fn attach(bench: &Bench<'_>, prompt: &[Block]) -> Attached {
     });
     let names: Vec<Vec<Mention>> = texts.flat_map(mention::mentions).take(MOST_NAMES).collect();
     for names in names {
-        let Some((mention, kind)) = found(bench, names).await else { continue };
+        let missing = names.first().map(|mention| mention.path.clone()).filter(|path| means_file(path));
+        let Some((mention, kind)) = found(bench, names).await else {
+            if let Some(path) = missing {
+                attached.tell("warning", format!("not attached: {path}: no such file"));
+            }
+            continue;
+        };
         if !taken.insert((mention.path.clone(), mention.lines)) {
             continue;
         }
@@ -70,6 +76,12 @@ pub async fn attach(bench: &Bench<'_>, prompt: &[Block]) -> Attached {
         }
     }
     attached
+}
+
+/// Whether a name is plainly that of a file, and no word or handle: it has a folder and an ending.
+fn means_file(name: &str) -> bool {
+    let path = camino::Utf8Path::new(name);
+    path.components().count() > 1 && path.extension().is_some_and(|ending| ending.len() < 8)
 }
 
 /// The first of these names that there is a file or a folder of.

@@ -18,6 +18,11 @@ pub fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'
     near.into_iter().take(3).map(|(_, name)| name).collect()
 }
 
+/// Whether one letter more, less or other makes a name of a word.
+pub fn is_one_slip(word: &str, name: &str) -> bool {
+    distance(word, name) == 1
+}
+
 /// How many letters must be changed, added or taken away.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().take(128).collect();

@@ -48,6 +48,9 @@ const MOST_INPUT: u64 = 16 << 20;
 pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let hosted = args.input_format == InputFormat::StreamJson;
     let interactive = !args.print && !hosted;
+    if let Some(failure) = prompt.as_deref().filter(|_| interactive).and_then(crate::args::misspelt) {
+        return Err(failure);
+    }
     if interactive && !screen::is_interactive() {
         return Err(Failure::usage("not a terminal")
             .hint("use `decurion -p \"…\"` for non-interactive runs; `decurion demo` shows how it works"));

@@ -110,6 +110,22 @@ fn config_set_changes_one_value_and_keeps_the_rest() {
 }
 
 #[test]
+fn a_misspelt_command_is_no_prompt() {
+    let stand = Stand::new(SAYS);
+    for (arguments, meant) in [
+        (&["doctr"][..], "unknown command \"doctr\" (did you mean \"doctor\"?)"),
+        (&["sesions", "list"], "unknown command \"sesions\" (did you mean \"sessions\"?)"),
+        (&["hello"], "not a terminal"),
+        (&["two", "words"], "unexpected argument \"words\""),
+    ] {
+        let run = stand.run(arguments);
+        assert_eq!(run.ending.code(), 2, "{arguments:?}: {run:?}");
+        assert!(run.errors.contains(meant), "{arguments:?}: {run:?}");
+    }
+    assert_eq!(stand.model.requests().len(), 0);
+}
+
+#[test]
 fn agents_create_writes_a_definition_that_works() {
     let stand = Stand::new(SAYS);
     let created = stand.run(&["agents", "create", "reviewer"]);

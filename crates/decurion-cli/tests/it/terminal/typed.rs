@@ -26,10 +26,12 @@ fn a_file_that_a_prompt_names_reaches_the_model() {
     put(&stand, ".env", "never\n");
     put_in(&stand.home.state(), "settings.json", "{\"permissions\": {\"deny\": [\"Read(.env)\"]}}");
     let terminal = Terminal::with(stand, &[], USUAL);
-    terminal.say("count @fruit/list.txt and @.env");
+    terminal.say("count @fruit/list.txt and @.env, @fruit/lst.txt and @someone/else");
     let screen = terminal.wait_settled("I saw them.");
     assert!(screen.contains("· attached fruit/list.txt (2 lines)"), "{screen}");
     assert!(screen.contains("· not attached: .env: "), "{screen}");
+    assert!(screen.contains("· not attached: fruit/lst.txt: no such file"), "{screen}");
+    assert!(!screen.contains("not attached: someone"), "{screen}");
     assert!(!terminal.last_request("main").contains("never"));
 }
 
