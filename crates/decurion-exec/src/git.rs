@@ -8,7 +8,9 @@
 
 mod apart;
 mod change;
+mod folder;
 mod look;
+mod private;
 mod submodule;
 
 use std::collections::BTreeSet;
@@ -24,6 +26,7 @@ pub use change::NewWorktree;
 pub use look::{Change, Diffstat, Forecast, Head, Listed, Repository, Status, Submodule};
 
 use self::apart::{Folders, Settings};
+use self::private::Private;
 use crate::{Capture, CaptureBounds, Exit, Guard, Launch, LaunchError, Output, Sandbox, Stdin, sandbox};
 
 /// How long a command may take that only looks.
@@ -270,11 +273,15 @@ impl Git {
             Settings::Usual => Folders::of(order.at),
             Settings::Harmless => Some(Folders::nested(order.at).map_err(|what| odd(order, what))?),
         };
-        let bounds = self.bounds(order, folders.as_ref());
-        let Some(folders) = folders else { return self.launch(order, None, bounds).await };
+        let Some(folders) = folders else {
+            return self.launch(order, None, self.bounds(order, None)).await;
+        };
         let apart = self.apart(order, &folders).await?;
         let common = apart.as_ref().map_or(&*folders.common, |apart| apart.path());
-        self.launch(order, Some(common), bounds).await
+        let bounds = self.bounds(order, Some(&folders));
+        let answer = self.launch(order, Some(common), bounds).await?;
+        apart.map_or(Ok(()), Private::close).map_err(|what| odd(order, what))?;
+        Ok(answer)
     }
 
     /// Where a command that changes something may write, with the filters that it calls: in the repository, in the checkout

@@ -5,21 +5,22 @@
 //! while they run (`config.worktree`, where `extensions.worktreeConfig` is set), of its submodules, and of repositories that
 //! they make. Our git works outside of the sandbox, and would run the filters that such settings name.
 
-use std::fs::{self, DirBuilder};
+use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
+use rustix::fs::OFlags;
 
-use super::{Git, GitError, Order, odd};
+use super::private::Private;
+use super::{Git, GitError, MOST_OUTPUT, Order, folder, odd};
 
-/// The most that is read of a file of settings.
+/// The most that is read of a file that commands can write.
 const MOST_BYTES: u64 = 1 << 20;
 /// What a folder of git may come to have while git works.
 const MAY_COME: [&str; 3] = ["packed-refs", "shallow", "logs"];
-/// What is ours in the folder that stands for another one, or belongs to one checkout alone.
-const NOT_LINKED: [&str; 5] = ["config", "config.worktree", "commondir", "index", "gitdir"];
 /// Settings of a checkout that say how files look, and name no program whatever their value is.
 const HARMLESS: [&str; 12] = [
     "core.autocrlf",
@@ -79,8 +80,7 @@ impl Folders {
 
     /// Those of a repository in a checkout, about which nothing is believed.
     pub fn nested(top: &Utf8Path) -> Result<Self, String> {
-        let found = Self::at(top)?;
-        Ok(Self { common: found.own.clone(), is_open: true, ..found })
+        Ok(Self { is_open: true, ..Self::at(top)? })
     }
 
     fn at(top: &Utf8Path) -> Result<Self, String> {
@@ -91,20 +91,47 @@ impl Folders {
         }
         let text = read(&git)?;
         let named = text.strip_prefix("gitdir: ").ok_or_else(|| format!("{git} names no folder"))?;
-        let named = Utf8Path::new(named.trim_end_matches(['\n', '\r']));
-        // The path of a submodule's folder is relative; its name may be anything.
-        let own = plain(&top.join(named));
-        let all = own.parent().filter(|all| all.file_name() == Some("worktrees") && named.is_absolute());
-        let common = all.and_then(Utf8Path::parent).unwrap_or(&own).to_owned();
-        let is_open = is_open(&common);
-        Ok(Self { own, common, is_open })
+        let own = plain(&top.join(named.trim_end_matches(['\n', '\r'])));
+        let Some(common) = repository_of(&own) else {
+            return Ok(Self { is_open: is_open(&own), common: own.clone(), own });
+        };
+        let real = common.canonicalize_utf8().unwrap_or_else(|_| common.to_owned());
+        let own = real.join(own.strip_prefix(common).unwrap_or(&own));
+        Ok(Self { own, is_open: is_open(&real), common: real })
+    }
+
+    /// Makes the folder of worktrees, where we would not keep what git makes.
+    pub fn prepare_worktrees(&self) -> io::Result<()> {
+        if self.is_open {
+            folder::make(folder::open(&self.common)?.as_fd(), OsStr::new("worktrees"))?;
+        }
+        Ok(())
     }
 }
 
+/// The folder of the repository that has this folder of git for a worktree. None of a submodule, whose name may be anything.
+/// The path says it, and not `commondir` in the folder: commands can write or remove that while git works.
+fn repository_of(own: &Utf8Path) -> Option<&Utf8Path> {
+    let all = own.parent().filter(|all| all.file_name() == Some("worktrees"))?;
+    all.parent().filter(|common| is_repository(common))
+}
+
+/// Whether git keeps a repository in a folder: one that it only keeps other folders in, as those of submodules, has no such
+/// files. Either will do, so that a command that takes one away changes nothing.
+fn is_repository(folder: &Utf8Path) -> bool {
+    let is_there = |name| folder.join(name).symlink_metadata().is_ok_and(|found| !found.is_dir());
+    ["config", "HEAD"].into_iter().any(is_there)
+}
+
 /// Whether a folder of git is that of a submodule of a worktree: commands that run when the worktree is made can write it.
+/// Of the path, only what lies below the folder of a repository says so.
 fn is_open(common: &Utf8Path) -> bool {
-    let parts: Vec<&str> = common.components().map(|part| part.as_str()).collect();
-    parts.windows(3).any(|parts| parts[0] == "worktrees" && parts[2] == "modules")
+    common.ancestors().any(|modules| {
+        let all = modules.parent().and_then(Utf8Path::parent);
+        modules.file_name() == Some("modules")
+            && all.is_some_and(|all| all.file_name() == Some("worktrees"))
+            && all.and_then(Utf8Path::parent).is_some_and(is_repository)
+    })
 }
 
 /// The path without `.` and `..`.
@@ -122,61 +149,24 @@ fn plain(path: &Utf8Path) -> Utf8PathBuf {
 
 /// The text of an ordinary file that is not large.
 pub(super) fn read(path: &Utf8Path) -> Result<String, String> {
+    String::from_utf8(read_bytes(path)?).map_err(|_| format!("{path} is not UTF-8 text"))
+}
+
+/// What is in an ordinary file that is not large.
+pub(super) fn read_bytes(path: &Utf8Path) -> Result<Vec<u8>, String> {
+    read_file(path, OFlags::NOFOLLOW, MOST_BYTES)
+}
+
+fn read_file(path: &Utf8Path, flags: OFlags, most: u64) -> Result<Vec<u8>, String> {
     let failed = |error: io::Error| format!("{path}: {error}");
-    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
-    let flags = i32::try_from(flags).unwrap_or_default();
+    let flags = i32::try_from((flags | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
-    if !file.metadata().is_ok_and(|found| found.is_file() && found.len() <= MOST_BYTES) {
-        return Err(format!("{path} is no small file"));
+    if !file.metadata().is_ok_and(|found| found.is_file() && found.len() <= most) {
+        return Err(format!("{path} is not an ordinary file of at most {most} bytes"));
     }
-    let mut text = String::new();
-    file.take(MOST_BYTES).read_to_string(&mut text).map_err(failed)?;
-    Ok(text)
-}
-
-/// A folder for us alone, removed when it is dropped.
-#[derive(Debug)]
-pub(super) struct Private(Utf8PathBuf);
-
-impl Private {
-    pub fn new(all: &Utf8Path) -> io::Result<Self> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        DirBuilder::new().recursive(true).mode(0o700).create(all)?;
-        sweep(all);
-        loop {
-            let name = format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-            let path = all.join(name);
-            match DirBuilder::new().mode(0o700).create(&path) {
-                // An earlier process of this number left it.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                made => return made.map(|()| Self(path)),
-            }
-        }
-    }
-
-    pub fn path(&self) -> &Utf8Path {
-        &self.0
-    }
-}
-
-impl Drop for Private {
-    fn drop(&mut self) {
-        // What stays is removed by a later process.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Removes what processes left that were killed.
-fn sweep(all: &Utf8Path) {
-    for entry in all.read_dir_utf8().into_iter().flatten().flatten() {
-        let process = entry.file_name().split('-').next().and_then(|id| id.parse::<u32>().ok());
-        let is_gone = |id: u32| {
-            Utf8Path::new("/proc/self").exists() && !Utf8Path::new("/proc").join(id.to_string()).exists()
-        };
-        if process.is_some_and(is_gone) {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
 }
 
 impl Git {
@@ -191,11 +181,19 @@ impl Git {
         if !is_open && own == common {
             return Ok(None);
         }
-        let text = read(&common.join("config")).map_err(failed)?;
-        if !is_open && !text.to_lowercase().contains("worktreeconfig") {
+        let config = common.join("config");
+        // Commands cannot write the one of a repository: it may be what git takes.
+        let text = if *is_open {
+            read_bytes(&config)
+        } else {
+            read_file(&config, OFlags::empty(), MOST_OUTPUT as u64)
+        };
+        let text = text.map_err(failed)?;
+        let name = b"worktreeconfig";
+        if !is_open && !text.windows(name.len()).any(|part| part.eq_ignore_ascii_case(name)) {
             return Ok(None);
         }
-        let mut config = String::new();
+        let mut config = Vec::new();
         for (key, value) in self.listed_settings(order, text).await? {
             let is_wanted = FORMAT.contains(&&*key) || (*is_open && HARMLESS.contains(&&*key));
             // Of other extensions git says itself what it does not know.
@@ -204,69 +202,62 @@ impl Git {
                 set(&mut config, &key, &value);
             }
         }
-        set(&mut config, "core.bare", "false");
+        set(&mut config, "core.bare", b"false");
         if !is_open {
             // Those of the main checkout are in the second one, and git copies them to a worktree that it makes.
             for name in ["config", "config.worktree"] {
-                set(&mut config, "include.path", common.join(name).as_str());
+                set(&mut config, "include.path", common.join(name).as_str().as_bytes());
             }
-            set(&mut config, "core.sparsecheckout", "false");
-            let text = read(&own.join("config.worktree")).unwrap_or_default();
+            set(&mut config, "core.sparsecheckout", b"false");
+            let text = read_bytes(&own.join("config.worktree")).unwrap_or_default();
             for (key, value) in self.listed_settings(order, text).await? {
                 if HARMLESS.contains(&&*key) {
                     set(&mut config, &key, &value);
                 }
             }
         }
-        stand_for(common, &config, &self.private).map(Some).map_err(|error| failed(error.to_string()))
+        let made = Private::stand_for(&self.private, common, &MAY_COME);
+        let written = made.and_then(|made| fs::write(made.path().join("config"), config).map(|()| made));
+        written.map(Some).map_err(|error| failed(error.to_string()))
     }
 
     /// What a text says as settings, without what it includes.
     async fn listed_settings(
         &self,
         order: &Order<'_>,
-        text: String,
-    ) -> Result<Vec<(String, String)>, GitError> {
+        text: Vec<u8>,
+    ) -> Result<Vec<(String, Vec<u8>)>, GitError> {
         if text.is_empty() {
             return Ok(Vec::new());
         }
         let list =
             Order::look(Utf8Path::new("/"), &["config", "--file", "-", "--no-includes", "-z", "--list"]);
-        let answer = self.launch(&list.input(text.into_bytes()), None, None).await?;
+        let answer = self.launch(&list.input(text), None, None).await?;
         if answer.code != Some(0) {
             return Err(odd(order, format!("its settings are not understood: {}", answer.words)));
         }
-        let text = String::from_utf8_lossy(&answer.output).into_owned();
-        let entries = text.split('\0').filter(|entry| !entry.is_empty());
-        let pair = |entry: &str| {
-            let (key, value) = entry.split_once('\n').unwrap_or((entry, "true"));
-            (key.to_owned(), value.to_owned())
+        let entries = answer.output.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
+        let pair = |entry: &[u8]| {
+            let mut parts = entry.splitn(2, |byte| *byte == b'\n');
+            let key = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
+            (key, parts.next().unwrap_or(b"true").to_vec())
         };
         Ok(entries.map(pair).collect())
     }
 }
 
 /// Adds a setting, in a section of its own: the last one holds.
-fn set(config: &mut String, key: &str, value: &str) {
+fn set(config: &mut Vec<u8>, key: &str, value: &[u8]) {
     let Some((section, name)) = key.split_once('.').filter(|(_, name)| !name.contains('.')) else { return };
-    let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    config.push_str(&format!("[{section}]\n\t{name} = \"{value}\"\n"));
-}
-
-/// A folder with these settings, and links to all else in a folder of git.
-fn stand_for(common: &Utf8Path, config: &str, private: &Utf8Path) -> io::Result<Private> {
-    let stands = Private::new(private)?;
-    fs::write(stands.path().join("config"), config)?;
-    let there = common.read_dir_utf8()?.flatten().map(|entry| entry.file_name().to_owned());
-    let mut names: Vec<String> = there.chain(MAY_COME.map(str::to_owned)).collect();
-    let is_lock = |name: &str| Utf8Path::new(name).extension() == Some("lock");
-    names.retain(|name| !NOT_LINKED.contains(&&**name) && !is_lock(name));
-    names.sort();
-    names.dedup();
-    for name in names {
-        std::os::unix::fs::symlink(common.join(&name), stands.path().join(&name))?;
+    config.extend(format!("[{section}]\n\t{name} = \"").bytes());
+    for byte in value {
+        match byte {
+            b'\n' => config.extend(b"\\n"),
+            b'\\' | b'"' => config.extend([b'\\', *byte]),
+            byte => config.push(*byte),
+        }
     }
-    Ok(stands)
+    config.extend(b"\"\n");
 }
 
 #[cfg(test)]
@@ -280,14 +271,28 @@ mod tests {
         fs::create_dir_all(root.join("main/.git/objects")).unwrap();
         fs::write(root.join("main/.git/HEAD"), "").unwrap();
         fs::create_dir_all(root.join("tree/src")).unwrap();
-        fs::create_dir_all(root.join("tree/sub")).unwrap();
         fs::write(root.join("tree/.git"), format!("gitdir: {root}/main/.git/worktrees/tree\n")).unwrap();
-        fs::write(root.join("tree/sub/.git"), "gitdir: ../../main/.git/worktrees/tree/modules/sub\n")
-            .unwrap();
+        for (name, git) in [
+            ("tree/sub", "../../main/.git/worktrees/tree/modules/sub"),
+            ("relative", "../main/.git/worktrees/tree"),
+            ("main/worktrees", "../.git/modules/worktrees/x"),
+            ("main/open", "../.git/modules/worktrees/x/modules/y"),
+        ] {
+            fs::create_dir_all(root.join(name)).unwrap();
+            fs::write(root.join(name).join(".git"), format!("gitdir: {git}\n")).unwrap();
+        }
         for (at, own, common, open) in [
             ("main", "main/.git", "main/.git", false),
             ("main/.git", "main/.git", "main/.git", false),
             ("tree/src", "main/.git/worktrees/tree", "main/.git", false),
+            ("relative", "main/.git/worktrees/tree", "main/.git", false),
+            ("main/worktrees", "main/.git/modules/worktrees/x", "main/.git/modules/worktrees/x", false),
+            (
+                "main/open",
+                "main/.git/modules/worktrees/x/modules/y",
+                "main/.git/modules/worktrees/x/modules/y",
+                false,
+            ),
             (
                 "tree/sub",
                 "main/.git/worktrees/tree/modules/sub",
@@ -299,18 +304,5 @@ mod tests {
             assert_eq!(Folders::of(&root.join(at)), Some(expected), "{at}");
         }
         assert_eq!(Folders::of(&root.join("tree/gone")), None);
-    }
-
-    #[test]
-    fn what_killed_processes_left_is_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let all = Utf8Path::from_path(folder.path()).unwrap().join("git");
-        fs::create_dir_all(all.join("4294967295-1")).unwrap();
-        let first = Private::new(&all).unwrap();
-        let second = Private::new(&all).unwrap();
-        assert!(!all.join("4294967295-1").exists() && first.path().is_dir());
-        assert_ne!(first.path(), second.path());
-        drop(first);
-        assert_eq!(all.read_dir_utf8().unwrap().count(), 1);
     }
 }

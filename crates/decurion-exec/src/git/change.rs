@@ -1,15 +1,17 @@
 //! Changes to a repository: worktrees, commits made without a checkout, references moved from a known value.
 //! Takes decided arguments; a reference that is not where the caller thinks it is stays where it is.
 
-use std::io::Write as _;
+use std::ffi::OsStr;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::{fs, io};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::apart::{self, Folders, Private};
+use super::apart::{self, Folders};
 use super::look::LISTED;
-use super::{FIRST_PAUSE, Git, GitError, LOCK_TRIES, MOST_PAUSE, Order, object, path};
+use super::private::Private;
+use super::{FIRST_PAUSE, Git, GitError, LOCK_TRIES, MOST_PAUSE, Order, folder, object, path};
 
 /// A worktree to be made.
 #[derive(Clone, Debug)]
@@ -36,21 +38,41 @@ impl Git {
             args.push("--detach");
         }
         args.extend([new.path.as_str(), new.base]);
+        let odd = |what: String| GitError::Odd { command: "git worktree add".to_owned(), what };
+        let from = Folders::of(at);
+        if let Some(from) = &from {
+            from.prepare_worktrees().map_err(|error| odd(format!("its folder cannot be made: {error}")))?;
+        }
         // A command may have put a link in the place of a log that is to be.
         let unlogged = "core.logAllRefUpdates=false".to_owned();
         self.run(Order::change(at, &args).making(new.path).setting(unlogged)).await?;
-        let odd = |what: String| GitError::Odd { command: "git worktree add".to_owned(), what };
-        let (git, from) = (new.path.join(".git"), Folders::of(at));
-        let Some((text, from)) = apart::read(&git).ok().zip(from) else { return Ok(()) };
-        let Some(stands) = text.strip_prefix(&format!("gitdir: {}/", self.private)) else { return Ok(()) };
-        // Git was called with a folder of ours in place of the shared one, and without settings of the checkout.
-        let (_, within) = stands.trim_end().split_once('/').ok_or_else(|| odd(text.clone()))?;
-        let own = from.common.join(within);
-        fs::write(&git, format!("gitdir: {own}\n")).map_err(|error| odd(error.to_string()))?;
-        let Ok(settings) = apart::read(&from.own.join("config.worktree")) else { return Ok(()) };
-        let made = fs::OpenOptions::new().write(true).create_new(true).open(own.join("config.worktree"));
-        let written = made.and_then(|mut file| file.write_all(settings.as_bytes()));
-        written.map_err(|error| odd(format!("its settings cannot be copied: {error}")))
+        from.map_or(Ok(()), |from| self.connect_worktree(&from, new.path).map_err(odd))
+    }
+
+    /// Lets a new worktree name its folder of git where git was called with a folder of ours in place of the shared one, and
+    /// gives it the settings of the checkout that it was asked from, which git did not see then.
+    fn connect_worktree(&self, from: &Folders, path: &Utf8Path) -> Result<(), String> {
+        let git = path.join(".git");
+        let text = apart::read(&git)?;
+        let named = Utf8Path::new(text.strip_prefix("gitdir: ").unwrap_or_default().trim_end());
+        let stands = self.private.canonicalize_utf8().ok().and_then(|all| named.strip_prefix(all).ok());
+        let Some(within) = stands else {
+            let common =
+                from.common.canonicalize_utf8().map_err(|error| format!("{}: {error}", from.common))?;
+            let is_there = named.strip_prefix(common).is_ok_and(|within| within.starts_with("worktrees"));
+            return is_there.then_some(()).ok_or_else(|| format!("{git} names another folder: {named}"));
+        };
+        let own = from.common.join(within.components().skip(1).collect::<Utf8PathBuf>());
+        let failed =
+            |error: io::Error| format!("its folder of git and its settings cannot be written: {error}");
+        // A command can put a link in the place of either.
+        let real = path.parent().unwrap_or(path).canonicalize_utf8().map_err(failed)?;
+        let top = folder::open(&real.join(path.file_name().unwrap_or_default())).map_err(failed)?;
+        let text = format!("gitdir: {own}\n");
+        folder::replace_file(top.as_fd(), OsStr::new(".git"), text.as_bytes()).map_err(failed)?;
+        let Ok(settings) = apart::read_bytes(&from.own.join("config.worktree")) else { return Ok(()) };
+        let own = folder::open(&own).map_err(failed)?;
+        folder::create_file(own.as_fd(), OsStr::new("config.worktree"), &settings).map_err(failed)
     }
 
     /// Takes a worktree away. One with changes is refused unless `by_force`, which also takes away one that is half made,

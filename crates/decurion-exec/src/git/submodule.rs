@@ -4,13 +4,14 @@
 //! `git submodule update` makes the repository where commands can write it, and checks it out with the filters that its
 //! settings name by then. So it is made in a folder that commands cannot reach, and moved when it is done.
 
-use std::path::Path;
-use std::{fs, io};
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsFd as _;
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 
-use super::apart::Private;
-use super::{Git, GitError, Order, object};
+use super::private::Private;
+use super::{Git, GitError, Order, folder, object};
 
 impl Git {
     /// Checks a submodule out as another checkout of the same repository has it.
@@ -31,6 +32,8 @@ impl Git {
             command: "git submodule update".to_owned(),
             what: format!("the submodule {submodule} cannot be put in its place: {error}"),
         };
+        let place =
+            at.canonicalize_utf8().and_then(|at| folder::open(&at.join(submodule))).map_err(failed)?;
         let private = Private::new(&self.private).map_err(failed)?;
         let made = private.path().join("made");
         let clone = ["clone", "--quiet", "--no-checkout", "--", source.as_str(), made.as_str()];
@@ -47,11 +50,12 @@ impl Git {
             self.run(from_this_machine(of_made(&["fetch", "--quiet", "origin", &commit]))).await?;
         }
         self.run(of_made(&["checkout", "--quiet", "--force", "--detach", &commit])).await?;
-        let place = own.join("modules").join(&name);
-        let (back, worktree) = (relative(&top, &place), relative(&place, &top));
+        let name = Utf8Path::new("modules").join(&name);
+        let (back, worktree) = (relative(&top, &own.join(&name)), relative(&own.join(&name), &top));
         self.run(of_made(&["config", "core.worktree", worktree.as_str()])).await?;
-        put(&git, &own, &place).map_err(failed)?;
-        fs::write(top.join(".git"), format!("gitdir: {back}\n")).map_err(failed)
+        put(&made, &own, &name).map_err(failed)?;
+        let text = format!("gitdir: {back}\n");
+        folder::replace_file(place.as_fd(), OsStr::new(".git"), text.as_bytes()).map_err(failed)
     }
 
     async fn submodule_name(&self, at: &Utf8Path, submodule: &Utf8Path) -> Result<String, GitError> {
@@ -77,34 +81,18 @@ fn from_this_machine(order: Order<'_>) -> Order<'_> {
     order.setting("protocol.allow=never".to_owned()).setting("protocol.file.allow=always".to_owned())
 }
 
-/// Moves a folder of git to its place in another one.
+/// Moves the folder of git of a checkout to its place in another one. A command can put a link there, to any folder.
 fn put(made: &Utf8Path, own: &Utf8Path, place: &Utf8Path) -> io::Result<()> {
-    let all = place.parent().unwrap_or(own);
-    fs::create_dir_all(all)?;
-    // A command can put a link there, to any folder.
-    if all.canonicalize_utf8()? != *all {
-        return Err(io::Error::other(format!("there is a link on the way to {place}")));
+    let (made, mut to) = (folder::open(made)?, folder::open(own)?);
+    let (all, name) = (place.parent().unwrap_or(place), OsStr::new(place.file_name().unwrap_or_default()));
+    for part in all.components() {
+        to = folder::make(to.as_fd(), OsStr::new(part.as_str()))?;
     }
-    match fs::rename(made, place) {
-        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-            copy(made.as_std_path(), place.as_std_path())
-        }
-        moved => moved,
+    let git = OsStr::new(".git");
+    match rustix::fs::renameat(&made, git, &to, name) {
+        Err(rustix::io::Errno::XDEV) => folder::copy_entry(made.as_fd(), git, to.as_fd(), name),
+        moved => Ok(moved?),
     }
-}
-
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let to = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy(&entry.path(), &to)?;
-        } else {
-            fs::copy(entry.path(), &to)?;
-        }
-    }
-    Ok(())
 }
 
 /// The way from one folder to another.

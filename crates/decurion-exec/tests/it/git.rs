@@ -431,3 +431,368 @@ async fn worktrees_keep_filters_line_ends_and_sparse_patterns() {
         from = tree;
     }
 }
+
+/// Git with a private folder that no other test uses.
+fn ours_with(house: &House, private: &Utf8Path) -> Git {
+    let mut environment = house.env();
+    environment.push(("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()));
+    Git::new(house.guard.clone(), &environment, private)
+}
+
+fn root(folder: &TempDir) -> Utf8PathBuf {
+    Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap()
+}
+
+/// What `git worktree add` writes where `worktree.useRelativePaths` is set.
+#[tokio::test]
+async fn worktree_with_relative_paths_is_one_of_its_repository() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    let ours = ours(&house);
+    fs::write(tree.join(".git"), "gitdir: ../work/.git/worktrees/tree\n").unwrap();
+    fs::write(at.join(".git/worktrees/tree/gitdir"), "../../../../tree/.git\n").unwrap();
+    git(at.as_std_path(), &["config", "filter.up.smudge", "tr a-z A-Z"]);
+    fs::write(at.join(".git/info/attributes"), "* filter=up\n").unwrap();
+    for worktree_config in ["false", "true"] {
+        git(at.as_std_path(), &["config", "extensions.worktreeConfig", worktree_config]);
+        fs::remove_file(tree.join("a.txt")).unwrap_or_default();
+        assert_eq!(within(ours.head(&tree)).await.unwrap().commit.as_ref(), Some(&base));
+        within(ours.reset_hard(&tree, &base)).await.unwrap();
+        assert_eq!(fs::read_to_string(tree.join("a.txt")).unwrap(), "ONE\n", "filters hold");
+    }
+    // A command makes a repository of the folder of the worktree, and lets it be for another one.
+    let own = at.join(".git/worktrees/tree");
+    for name in ["objects", "refs"] {
+        fs::create_dir_all(own.join(name)).unwrap();
+    }
+    for name in ["config", "config.worktree"] {
+        let core = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n";
+        fs::write(own.join(name), core.to_owned() + &filter(folder.path())).unwrap();
+    }
+    fs::write(at.join(".git/info/attributes"), "").unwrap();
+    fs::write(tree.join(".gitattributes"), "* filter=e\n").unwrap();
+    for commondir in [Some("."), Some("/nonexistent"), None] {
+        let _ = fs::remove_file(own.join("commondir"));
+        if let Some(commondir) = commondir {
+            fs::write(own.join("commondir"), commondir).unwrap();
+        }
+        fs::write(tree.join("a.txt"), "two\n").unwrap();
+        let _ = within(ours.status(&tree)).await;
+        let _ = within(ours.reset_hard(&tree, &base)).await;
+    }
+    assert!(!folder.path().join("it-ran").exists(), "what its settings name ran");
+}
+
+#[tokio::test]
+async fn settings_of_a_repository_may_be_a_link_and_hold_any_bytes() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    let ours = ours(&house);
+    git(at.as_std_path(), &["config", "extensions.worktreeConfig", "true"]);
+    let config = at.join(".git/config");
+    let mut text = fs::read(&config).unwrap();
+    text.extend(b"[user]\n\tname = M\xfcller\n\temail = m@example.com\n");
+    let elsewhere = folder.path().join("dotfiles");
+    fs::write(&elsewhere, text).unwrap();
+    fs::remove_file(&config).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &config).unwrap();
+    within(ours.reset_hard(&tree, &base)).await.unwrap();
+    assert!(within(ours.status(&tree)).await.unwrap().is_clean());
+    let files = within(ours.tree_of(&tree, &base)).await.unwrap();
+    let commit = within(ours.commit_tree(&tree, &files, &[&base], "second\n")).await.unwrap();
+    let said = Command::new("git").args(["cat-file", "-p", &commit]).current_dir(&at).output().unwrap();
+    // Git takes what is not UTF-8 for Latin-1.
+    let said = String::from_utf8_lossy(&said.stdout);
+    assert!(said.contains("author Müller <m@example.com>"), "{said}");
+}
+
+#[tokio::test]
+async fn private_folder_may_lie_behind_a_link() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    git(at.as_std_path(), &["config", "extensions.worktreeConfig", "true"]);
+    let root = root(&folder);
+    fs::create_dir(root.join("state")).unwrap();
+    std::os::unix::fs::symlink("state", root.join("link")).unwrap();
+    let ours = ours_with(&house, &root.join("link/git"));
+    let second = root.join("second");
+    let new = NewWorktree { path: &second, branch: None, base: &base, reason: "test" };
+    within(ours.add_worktree(&tree, &new)).await.unwrap();
+    within(ours.reset_hard(&second, &base)).await.unwrap();
+    let named = fs::read_to_string(second.join(".git")).unwrap();
+    assert_eq!(named, format!("gitdir: {at}/.git/worktrees/second\n"));
+    git(second.as_std_path(), &["status"]);
+}
+
+/// A submodule of this name, in the checkout.
+fn add_submodule(at: &Utf8Path, source: &Utf8Path, name: &str, path: &str) {
+    let allow = "protocol.file.allow=always";
+    let add = ["-c", allow, "submodule", "--quiet", "add", "--name", name, "--", source.as_str(), path];
+    git(at.as_std_path(), &add);
+    git(at.as_std_path(), &["commit", "-qm", "submodule"]);
+}
+
+#[tokio::test]
+async fn submodule_of_a_worktree_gets_its_first_worktree() {
+    let (house, folder) = (House::new(), folder());
+    fs::create_dir(folder.path().join("source")).unwrap();
+    let source = repository(&folder.path().join("source"));
+    let (at, tree, _) = worktree(&house, folder.path()).await;
+    add_submodule(&tree, &source, "sub", "sub");
+    let sub = tree.join("sub");
+    let kept = at.join(".git/worktrees/tree/modules/sub");
+    assert!(kept.is_dir() && !kept.join("worktrees").exists());
+    // Git has made it there: it would be for git to find another name if there were one of this name.
+    let look = format!("[ -d {kept}/worktrees/of-sub ]");
+    let ours = ours_with_command(&house, &root(&folder), &look);
+    let base = within(ours.head(&sub)).await.unwrap().commit.unwrap();
+    let new_tree = root(&folder).join("of-sub");
+    let new = NewWorktree { path: &new_tree, branch: None, base: &base, reason: "test" };
+    within(ours.add_worktree(&sub, &new)).await.unwrap();
+    within(ours.reset_hard(&new_tree, &base)).await.unwrap();
+    assert_eq!(fs::read_to_string(new_tree.join("a.txt")).unwrap(), "one\n");
+    assert!(kept.join("worktrees/of-sub").is_dir());
+    git(new_tree.as_std_path(), &["status"]);
+}
+
+/// Only below the folder of a repository do such names say that commands could write it.
+#[tokio::test]
+async fn settings_of_a_submodule_hold_whatever_its_name_and_place() {
+    let (house, folder) = (House::new(), folder());
+    let place = folder.path().join("worktrees/a/modules");
+    fs::create_dir_all(&place).unwrap();
+    fs::create_dir(folder.path().join("source")).unwrap();
+    let source = repository(&folder.path().join("source"));
+    fs::create_dir(place.join("work")).unwrap();
+    let at = repository(&place.join("work"));
+    let ours = ours(&house);
+    for (name, path) in [("worktrees/x/modules/y", "one"), ("worktrees/z", "two")] {
+        add_submodule(&at, &source, name, path);
+        let sub = at.join(path);
+        git(sub.as_std_path(), &["config", "filter.up.smudge", "tr a-z A-Z"]);
+        fs::write(at.join(".git/modules").join(name).join("info/attributes"), "* filter=up\n").unwrap();
+        let base = within(ours.head(&sub)).await.unwrap().commit.unwrap();
+        let tree = root(&folder).join(format!("of-{path}"));
+        let new = NewWorktree { path: &tree, branch: None, base: &base, reason: "test" };
+        within(ours.add_worktree(&sub, &new)).await.unwrap();
+        within(ours.reset_hard(&tree, &base)).await.unwrap();
+        assert_eq!(fs::read_to_string(tree.join("a.txt")).unwrap(), "ONE\n", "{name}");
+        git(tree.as_std_path(), &["status"]);
+    }
+}
+
+/// The process may be one of another pid namespace, whose number says nothing here.
+#[tokio::test]
+async fn private_folder_in_use_is_not_removed() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    git(at.as_std_path(), &["config", "extensions.worktreeConfig", "true"]);
+    let private = root(&folder).join("private");
+    let ours = ours_with(&house, &private);
+    let in_use = private.join("4294967295-1");
+    fs::create_dir_all(&in_use).unwrap();
+    let lock = fs::File::create(in_use.join("decurion.lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    within(ours.reset_hard(&tree, &base)).await.unwrap();
+    assert!(in_use.exists());
+    drop(lock);
+    within(ours.reset_hard(&tree, &base)).await.unwrap();
+    assert_eq!(private.read_dir_utf8().unwrap().count(), 0, "those of killed processes are removed");
+}
+
+/// A filter that keeps a copy of what passes in the shared folder of git, as that of git-lfs does.
+fn keeping_filter(at: &Utf8Path, folder: &Path, first: &str) {
+    let script = format!(
+        "#!/bin/sh\n{first}\nfolder=$(git rev-parse --git-common-dir)/lfs/objects\nmkdir -p $folder/ab\ntee $folder/ab/object\n"
+    );
+    let program = folder.join("filter");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    git(at.as_std_path(), &["config", "extensions.worktreeConfig", "true"]);
+    git(at.as_std_path(), &["config", "filter.k.smudge", program.to_str().unwrap()]);
+    fs::write(at.join(".git/info/attributes"), "a.txt filter=k\n").unwrap();
+}
+
+#[tokio::test]
+async fn files_of_a_filter_come_to_the_shared_folder() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    let private = root(&folder).join("private");
+    let ours = ours_with(&house, &private);
+    let object = at.join(".git/lfs/objects/ab/object");
+    // Another process has stored the same meanwhile.
+    let meanwhile = format!(
+        "[ ! -e {tree}/.again ] || {{ mkdir -p {parent}; echo one > {object}; }}",
+        parent = object.parent().unwrap()
+    );
+    keeping_filter(&at, folder.path(), &meanwhile);
+    for is_again in [false, true] {
+        within(ours.reset_hard(&tree, &base)).await.unwrap();
+        assert_eq!(fs::read_to_string(&object).unwrap(), "one\n");
+        assert!(!at.join(".git/decurion.lock").exists() && !at.join(".git/index.lock").exists());
+        assert_eq!(private.read_dir_utf8().unwrap().count(), 0);
+        fs::write(tree.join(".again"), "").unwrap();
+        fs::remove_file(tree.join("a.txt")).unwrap();
+        if !is_again {
+            fs::remove_dir_all(at.join(".git/lfs")).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn files_of_a_filter_stay_where_something_is_in_their_way() {
+    for (name, meanwhile) in [
+        ("link", "ln -s OUT GIT/lfs"),
+        ("file", "mkdir -p GIT/lfs/objects/ab; echo other > GIT/lfs/objects/ab/object"),
+    ] {
+        let (house, folder) = (House::new(), folder());
+        let (at, tree, base) = worktree(&house, folder.path()).await;
+        let (private, outside) = (root(&folder).join("private"), root(&folder).join("outside"));
+        fs::create_dir(&outside).unwrap();
+        let meanwhile = meanwhile.replace("GIT", at.join(".git").as_str()).replace("OUT", outside.as_str());
+        keeping_filter(&at, folder.path(), &meanwhile);
+        let ours = ours_with(&house, &private);
+        let error = within(ours.reset_hard(&tree, &base)).await.unwrap_err().to_string();
+        let mut kept = private.read_dir_utf8().unwrap().map(|entry| entry.unwrap().path().to_owned());
+        let stands = kept.next().unwrap();
+        assert!(error.contains(stands.as_str()), "{name}: {error}");
+        let text = || fs::read_to_string(stands.join("lfs/objects/ab/object"));
+        assert_eq!((kept.next(), text().unwrap()), (None, "one\n".to_owned()), "{name}");
+        assert_eq!(outside.read_dir_utf8().unwrap().count(), 0, "{name}");
+        // Later calls leave it there, until nothing is in the way.
+        within(ours.status(&tree)).await.unwrap();
+        assert_eq!(text().unwrap(), "one\n", "{name}");
+        fs::rename(at.join(".git/lfs"), root(&folder).join("away")).unwrap();
+        within(ours.status(&tree)).await.unwrap();
+        assert!(!stands.exists(), "{name}");
+        assert_eq!(fs::read_to_string(at.join(".git/lfs/objects/ab/object")).unwrap(), "one\n", "{name}");
+    }
+}
+
+/// A command can put links into the folder of a worktree that was just made.
+#[tokio::test]
+async fn submodule_is_not_put_behind_a_link() {
+    let (house, folder) = (House::new(), folder());
+    fs::create_dir(folder.path().join("source")).unwrap();
+    let source = repository(&folder.path().join("source"));
+    fs::create_dir(folder.path().join("work")).unwrap();
+    let at = repository(&folder.path().join("work"));
+    add_submodule(&at, &source, "deep/sub", "sub");
+    // From another file system, where there is one.
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| self::folder());
+    let ours = ours_with(&house, &root(&memory));
+    let base = within(ours.head(&at)).await.unwrap().commit.unwrap();
+    let (tree, outside) = (root(&folder).join("tree"), root(&folder).join("outside"));
+    let new = NewWorktree { path: &tree, branch: None, base: &base, reason: "test" };
+    within(ours.add_worktree(&at, &new)).await.unwrap();
+    within(ours.reset_hard(&tree, &base)).await.unwrap();
+    fs::create_dir(&outside).unwrap();
+    let modules = at.join(".git/worktrees/tree/modules");
+    std::os::unix::fs::symlink(&outside, &modules).unwrap();
+    let theirs = at.join("sub");
+    let copy = || ours.copy_submodule(&tree, Utf8Path::new("sub"), &theirs);
+    let error = within(copy()).await.unwrap_err().to_string();
+    assert!(error.contains("cannot be put in its place"), "{error}");
+    assert_eq!(outside.read_dir_utf8().unwrap().count(), 0);
+    fs::remove_file(&modules).unwrap();
+    fs::remove_dir_all(tree.join("sub")).unwrap();
+    std::os::unix::fs::symlink(&outside, tree.join("sub")).unwrap();
+    let error = within(copy()).await.unwrap_err().to_string();
+    assert!(error.contains("symbolic link on the way"), "{error}");
+    assert_eq!(outside.read_dir_utf8().unwrap().count(), 0);
+    fs::remove_file(tree.join("sub")).unwrap();
+    fs::create_dir(tree.join("sub")).unwrap();
+    fs::write(outside.join("file"), "theirs\n").unwrap();
+    std::os::unix::fs::symlink(outside.join("file"), tree.join("sub/.git")).unwrap();
+    within(copy()).await.unwrap();
+    assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "theirs\n");
+    assert!(within(ours.status(&tree)).await.unwrap().is_clean());
+    assert_eq!(fs::read_to_string(tree.join("sub/a.txt")).unwrap(), "one\n");
+}
+
+/// In the folder that stands for the shared one are links, which git must not replace.
+#[tokio::test]
+async fn references_and_logs_come_to_the_shared_folder() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    git(at.as_std_path(), &["config", "extensions.worktreeConfig", "true"]);
+    git(at.as_std_path(), &["branch", "packed"]);
+    git(at.as_std_path(), &["pack-refs", "--all"]);
+    fs::remove_dir_all(at.join(".git/logs")).unwrap();
+    let private = root(&folder).join("private");
+    let ours = ours_with(&house, &private);
+    within(ours.delete_branch(&tree, "packed", &base)).await.unwrap();
+    assert_eq!(within(ours.branch(&at, "packed")).await.unwrap(), None);
+    let second = root(&folder).join("second");
+    let new = NewWorktree { path: &second, branch: Some("new"), base: &base, reason: "test" };
+    within(ours.add_worktree(&tree, &new)).await.unwrap();
+    assert_eq!(within(ours.branch(&at, "new")).await.unwrap().as_ref(), Some(&base));
+    within(ours.update_reference(&tree, "refs/heads/logged", &base, None)).await.unwrap();
+    assert!(at.join(".git/logs/refs/heads/logged").is_file());
+    assert_eq!(private.read_dir_utf8().unwrap().count(), 0);
+}
+
+/// Git, after which a script runs where it has made a worktree: a command that runs at the same time.
+fn ours_with_command(house: &House, folder: &Utf8Path, script: &str) -> Git {
+    let programs = folder.join("programs");
+    fs::create_dir(&programs).unwrap();
+    let text = format!(
+        "#!/bin/sh\nexport PATH=$USUAL_PATH\ngit \"$@\" || exit\ncase \"$*\" in *'worktree add'*) {script};; esac\n"
+    );
+    fs::write(programs.join("git"), text).unwrap();
+    fs::set_permissions(programs.join("git"), fs::Permissions::from_mode(0o700)).unwrap();
+    let mut environment = house.env();
+    let usual = environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()).unwrap();
+    environment.retain(|(name, _)| name != "PATH");
+    environment.push(("PATH".into(), programs.as_std_path().into()));
+    environment.push(("USUAL_PATH".into(), usual));
+    environment.push(("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()));
+    Git::new(house.guard.clone(), &environment, &folder.join("private"))
+}
+
+#[tokio::test]
+async fn new_worktree_that_a_command_changes_is_refused() {
+    for (script, words) in [
+        ("echo 'gitdir: /nonexistent' > TREE/.git", "names another folder: /nonexistent"),
+        ("mv TREE/.git OUT/file; ln -s OUT/file TREE/.git", "symbolic link"),
+        ("mv TREE OUT/tree; ln -s OUT/tree TREE", "symbolic link on the way"),
+        ("mv OWN OUT/own; ln -s OUT/own OWN", "symbolic link on the way"),
+    ] {
+        let (house, folder) = (House::new(), folder());
+        let (at, tree, base) = worktree(&house, folder.path()).await;
+        git(at.as_std_path(), &["config", "extensions.worktreeConfig", "true"]);
+        git(tree.as_std_path(), &["config", "--worktree", "core.autocrlf", "true"]);
+        let (outside, second) = (root(&folder).join("outside"), root(&folder).join("second"));
+        fs::create_dir(&outside).unwrap();
+        let script = script.replace("TREE", second.as_str()).replace("OUT", outside.as_str());
+        let script = script.replace("OWN", at.join(".git/worktrees/second").as_str());
+        let ours = ours_with_command(&house, &root(&folder), &script);
+        let new = NewWorktree { path: &second, branch: None, base: &base, reason: "test" };
+        let error = within(ours.add_worktree(&tree, &new)).await.unwrap_err().to_string();
+        assert!(error.contains(words), "{script}: {error}");
+        let text = ["file", "tree/.git"].iter().find_map(|name| fs::read_to_string(outside.join(name)).ok());
+        assert!(text.is_none_or(|text| text.contains("/private/")), "{script}: a file outside was written");
+        assert!(!outside.join("own/config.worktree").exists(), "{script}: a file outside was written");
+    }
+}
+
+#[tokio::test]
+async fn nested_repository_may_be_a_worktree_of_another_one() {
+    let (house, folder) = (House::new(), folder());
+    let (at, tree, base) = worktree(&house, folder.path()).await;
+    let ours = ours(&house);
+    within(ours.reset_hard(&tree, &base)).await.unwrap();
+    let nested = tree.join("nested");
+    git(at.as_std_path(), &["worktree", "add", "-q", nested.as_str()]);
+    git(tree.as_std_path(), &["add", "nested"]);
+    git(tree.as_std_path(), &["commit", "-qm", "nested"]);
+    assert!(within(ours.status(&tree)).await.unwrap().is_clean());
+    // A command may have written the name of the repository, so its filters do not hold.
+    let config = fs::read_to_string(at.join(".git/config")).unwrap();
+    fs::write(at.join(".git/config"), config + &filter(folder.path())).unwrap();
+    fs::write(nested.join(".gitattributes"), "* filter=e\n").unwrap();
+    fs::write(nested.join("a.txt"), "two\n").unwrap();
+    let status = within(ours.status(&tree)).await.unwrap();
+    assert_eq!((status.changes.len(), &*status.changes[0].path), (1, &b"nested"[..]));
+    assert!(!folder.path().join("it-ran").exists(), "what its settings name ran");
+}
