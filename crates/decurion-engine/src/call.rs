@@ -360,10 +360,10 @@ async fn permit(
         decision = with_hook(decision, result.permission, name);
     }
     let why = if by_hook { (AskedBy::Hook, None) } else { why_asked(&decision, &seen, &policy.around) };
+    let by = decided_by(&decision, &ruled);
     let foreseen = foreseen(bench, ready, decision, &seen, &policy).await;
     let (decision, once, shows) = (foreseen.decision, foreseen.once, foreseen.shows);
     let ready = foreseen.shown.as_ref().unwrap_or(ready);
-    let by = decided_by(&decision, &ruled);
     match decision.verdict {
         Verdict::Allow => {
             let under = Box::new(under.unwrap_or_else(|| now(bench)));

@@ -689,6 +689,9 @@ fn a_question_about_reading_a_key_says_that_it_is_one() {
     );
     assert!(asked[0]["permission_suggestions"].as_array().is_none_or(Vec::is_empty), "{asked:?}");
     assert!(results[0].contains("first-file"), "{results:?}");
+    // No hook made it a question.
+    let audit = stand.run(&["audit", "show", "--kind", "permission"]).output();
+    assert!(audit.contains("by policy") && !audit.contains("by hook"), "{audit}");
 }
 
 #[test]
