@@ -2,8 +2,8 @@
 //! command to start; what comes out is a process that cannot do more, nor can anything it starts.
 //!
 //! There are three forms. With [`Form::Namespaces`] a second guard process lives in user, mount, network and IPC
-//! namespaces of its own (`enter.rs`, once per session). It has a reaper with a mount and a pid namespace for each sandbox
-//! (`mounts.rs`), and each command has an IPC namespace; a third guard, with the network of the machine, does so for
+//! namespaces of its own (`enter.rs`, once per session). It has a reaper with a mount, a pid and an IPC namespace for each
+//! sandbox (`mounts.rs`); a third guard, with the network of the machine, does so for
 //! [`Reach::Machine`]. Where the system refuses namespaces to us, `bwrap` makes them if it may ([`Form::Bubblewrap`],
 //! `bubblewrap.rs`), else there are none ([`Form::Landlock`]); the ordinary guard starts the command then.
 //! All forms add Landlock rules (`landlock.rs`), a system call filter (`filter.rs`) and `no_new_privs`.

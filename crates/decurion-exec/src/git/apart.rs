@@ -159,14 +159,20 @@ pub(super) fn read_bytes(path: &Utf8Path) -> Result<Vec<u8>, String> {
 
 fn read_file(path: &Utf8Path, flags: OFlags, most: u64) -> Result<Vec<u8>, String> {
     let failed = |error: io::Error| format!("{path}: {error}");
-    let flags = i32::try_from((flags | OFlags::NONBLOCK).bits()).unwrap_or_default();
-    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
-    if !file.metadata().is_ok_and(|found| found.is_file() && found.len() <= most) {
-        return Err(format!("{path} is not an ordinary file of at most {most} bytes"));
+    let file = open_ordinary(path, flags).map_err(failed)?;
+    if file.metadata().map_err(failed)?.len() > most {
+        return Err(format!("{path} has more than {most} bytes"));
     }
     let mut bytes = Vec::new();
     file.take(most).read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)
+}
+
+/// Opens a file to read it. A command may have put a pipe in its place, which would be waited for.
+pub(super) fn open_ordinary(path: &Utf8Path, flags: OFlags) -> io::Result<fs::File> {
+    let flags = i32::try_from((flags | OFlags::NONBLOCK).bits()).unwrap_or_default();
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not an ordinary file")) }
 }
 
 impl Git {

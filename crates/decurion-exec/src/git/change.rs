@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::{fs, io};
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -205,7 +204,11 @@ impl Git {
         let own = self.repository(at).await?.own;
         let odd = |what| GitError::Odd { command: "git ls-files".to_owned(), what };
         let (from, to) = (own.join("index"), index.to_owned());
-        let copying = tokio::task::spawn_blocking(move || copy_file(&from, &to)).await;
+        let copy = move || {
+            let mut file = apart::open_ordinary(&from, rustix::fs::OFlags::NOFOLLOW)?;
+            io::copy(&mut file, &mut fs::File::create(to)?).map(drop)
+        };
+        let copying = tokio::task::spawn_blocking(copy).await;
         copying
             .unwrap_or_else(|error| Err(io::Error::other(error)))
             .map_err(|error| odd(format!("its index cannot be copied to {index}: {error}")))?;
@@ -270,17 +273,6 @@ impl Git {
     pub async fn clean(&self, at: &Utf8Path) -> Result<(), GitError> {
         self.run(Order::change(at, &["clean", "--quiet", "-ffd"])).await.map(drop)
     }
-}
-
-/// Copies an ordinary file: a command may have put a pipe in its place, which would be waited for.
-fn copy_file(from: &Utf8Path, to: &Utf8Path) -> io::Result<()> {
-    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
-    let flags = i32::try_from(flags).unwrap_or_default();
-    let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(from)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other(format!("{from} is no file")));
-    }
-    io::copy(&mut file, &mut fs::File::create(to)?).map(drop)
 }
 
 /// The lock that git takes for the index of a checkout.

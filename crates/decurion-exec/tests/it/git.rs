@@ -307,7 +307,7 @@ async fn pipe_in_the_place_of_an_index_is_not_waited_for() {
     rustix::fs::mkfifoat(rustix::fs::CWD, index.as_std_path(), rustix::fs::Mode::RUSR).unwrap();
     let copy = Utf8PathBuf::from_path_buf(folder.path().join("copy")).unwrap();
     let error = within(ours.tree_of_folder(&tree, &copy, &|_| false)).await.unwrap_err().to_string();
-    assert!(error.contains("is no file"), "{error}");
+    assert!(error.contains("not an ordinary file"), "{error}");
 }
 
 #[tokio::test]
