@@ -181,7 +181,7 @@ impl Conversation {
         &self.calling
     }
 
-    /// Whether no messages yet.
+    /// Whether nothing was said yet.
     pub fn is_empty(&self) -> bool {
         self.is_empty
     }
