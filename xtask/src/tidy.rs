@@ -44,7 +44,6 @@ const LICENCES: &[&str] = &[
     "Apache-2.0 WITH LLVM-exception",
 ];
 
-/// The workspace's root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
 }

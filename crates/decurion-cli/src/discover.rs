@@ -13,7 +13,6 @@ use serde_json::Value;
 pub struct Local {
     /// Its name: `ollama`, `llama.cpp`.
     pub name: &'static str,
-    /// Where it is.
     pub base_url: String,
     /// A model it has.
     pub model: String,

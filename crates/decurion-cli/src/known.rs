@@ -14,9 +14,7 @@ use crate::models::Configured;
 
 /// What the command line knows.
 pub struct CommandLine {
-    /// The settings.
     pub loaded: Arc<Loaded>,
-    /// The models.
     pub models: Arc<Configured>,
     /// The declared MCP servers, by whose policy others are judged.
     pub servers: McpServers,

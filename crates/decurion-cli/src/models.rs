@@ -55,7 +55,6 @@ const UNWATCHED: Duration = Duration::from_mins(15);
 
 /// What a name comes to.
 enum Found<'a> {
-    /// A model.
     Model(Arc<Model>),
     /// An alias that this provider does not map.
     Unmapped(&'a ProviderConfig),

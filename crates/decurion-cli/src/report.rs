@@ -14,11 +14,9 @@ use crate::screen::{self, Style};
 /// Something a person must know before the program ends.
 #[derive(Debug)]
 pub struct Failure {
-    /// What happened.
     pub message: String,
     /// What to do about it, one line each.
     pub hints: Vec<String>,
-    /// The exit code.
     pub code: u8,
 }
 
@@ -53,7 +51,6 @@ impl Failure {
         ExitCode::from(self.code)
     }
 
-    /// Prints it.
     pub fn print(&self) {
         note(&self.message);
         for hint in &self.hints {

@@ -10,12 +10,10 @@ use decurion_config::Environment;
 use decurion_protocol::visible::visible;
 use rustix::termios::tcgetwinsize;
 
-/// Standard output.
 pub fn stdout() -> Screen<Stdout> {
     Screen::new(io::stdout())
 }
 
-/// Standard error.
 pub fn stderr() -> Screen<Stderr> {
     Screen::new(io::stderr())
 }
@@ -47,7 +45,6 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Looks.
     pub fn look() -> Self {
         let out = io::stdout();
         if !out.is_terminal() {

@@ -22,9 +22,7 @@ use crate::report::{Failure, note};
 /// What the command line says about servers.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
-    /// `--mcp-config`.
     pub configs: Vec<String>,
-    /// `--strict-mcp-config`.
     pub strict: bool,
     /// Whether the folder is trusted for this run.
     pub trust: TrustMode,
@@ -60,7 +58,6 @@ impl Flags {
 
 /// Every server that is declared.
 pub struct Declared {
-    /// They.
     pub all: McpServers,
     /// What those in the host said of themselves beforehand.
     manifests: Vec<(String, ServerManifest)>,

@@ -17,7 +17,6 @@ const SHORTEST_ID: usize = 8;
 const LEAST_LAST: usize = 20;
 const GAP: &str = "  ";
 
-/// One cell.
 #[derive(Clone, Debug)]
 pub struct Cell {
     text: String,
@@ -37,7 +36,6 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
-/// Rows below heads.
 pub struct Table {
     heads: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,

@@ -59,7 +59,6 @@ pub fn conceal_json() {
     private::hide_words(json);
 }
 
-/// The state folder.
 pub fn state(paths: &Paths) -> Result<Utf8PathBuf, Failure> {
     let no_home = || {
         Failure::usage("no state folder: no home folder is known")
@@ -70,11 +69,9 @@ pub fn state(paths: &Paths) -> Result<Utf8PathBuf, Failure> {
 
 /// What an engine is given besides the settings.
 pub struct Given {
-    /// The models.
     pub models: Arc<dyn Models>,
     /// The agents that can be started.
     pub agents: Arc<dyn Definitions>,
-    /// The MCP servers.
     pub mcp: Option<McpParts>,
     /// What agents read besides.
     pub library: Arc<dyn Library>,

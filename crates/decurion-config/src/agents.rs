@@ -77,7 +77,6 @@ impl AgentRequest {
     }
 }
 
-/// Every definition found.
 #[derive(Clone, Debug, Default)]
 pub struct Agents {
     /// All of them, from the highest place to the lowest.
@@ -90,7 +89,6 @@ pub struct Agents {
 /// A definition and where it came from.
 #[derive(Clone, Debug)]
 pub struct LoadedAgent {
-    /// The definition.
     pub definition: Arc<AgentDefinition>,
     /// Where it was written.
     pub origin: AgentOrigin,
@@ -103,11 +101,8 @@ pub struct LoadedAgent {
 /// Where a definition was written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AgentOrigin {
-    /// `--agents`.
     Flag,
-    /// A file.
     File(Utf8PathBuf),
-    /// Part of Decurion.
     Builtin,
 }
 
@@ -154,13 +149,11 @@ impl fmt::Display for Severity {
 pub struct AgentProblem {
     /// How bad it is.
     pub severity: Severity,
-    /// Where.
     pub origin: AgentOrigin,
     /// The line, where it is about one.
     pub line: Option<u32>,
     /// The definition's name, where it has one.
     pub agent: Option<String>,
-    /// One sentence.
     pub text: String,
 }
 
@@ -179,7 +172,6 @@ impl fmt::Display for AgentProblem {
 }
 
 impl Agents {
-    /// Reads everything.
     pub fn load(request: &AgentRequest) -> Self {
         let mut found = Self::default();
         let mut loader = Loader { request, agents: &mut found };

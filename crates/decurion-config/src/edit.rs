@@ -9,10 +9,8 @@ use crate::jsonc::{self, Kind, Node, Position, SyntaxError};
 /// Why a text was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EditError {
-    /// Mend the file.
     #[error("{0}")]
     Syntax(#[from] SyntaxError),
-    /// Mend the value.
     #[error("{at}: `{key}` is not {expected}")]
     Shape { at: Position, key: String, expected: &'static str },
     /// Change it by hand.

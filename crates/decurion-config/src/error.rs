@@ -17,7 +17,6 @@ pub enum ConfigError {
     /// Mend the file: it is not JSON (with comments and trailing commas).
     #[error("{origin}: {message}")]
     Syntax {
-        /// Where reading stopped.
         origin: Origin,
         /// What was expected there.
         message: &'static str,
@@ -44,12 +43,10 @@ pub enum ConfigError {
         /// The key that may be meant.
         near: Option<&'static str>,
     },
-    /// Mend the rule.
     #[error("{origin}: {key}: {reason}: {rule:?}")]
     Rule {
         /// Where the rule is.
         origin: Origin,
-        /// The key's path.
         key: String,
         /// What is wrong with it.
         reason: &'static str,
@@ -58,30 +55,19 @@ pub enum ConfigError {
     },
     /// Mend or unset the environment variable.
     #[error("environment variable {name}: expected {expected}")]
-    Variable {
-        /// Its name.
-        name: String,
-        /// What it takes.
-        expected: String,
-    },
+    Variable { name: String, expected: String },
     /// Make the file readable, or remove it.
     #[error("cannot read {file}: {source}")]
     Unreadable {
-        /// The file.
         file: Utf8PathBuf,
         /// What the system said.
         source: io::Error,
     },
     /// Replace it by an ordinary file: pipes, devices and folders are not read.
     #[error("not an ordinary file: {file}")]
-    NotAFile {
-        /// The file.
-        file: Utf8PathBuf,
-    },
-    /// Shorten the file.
+    NotAFile { file: Utf8PathBuf },
     #[error("longer than {limit} bytes: {file}")]
     TooLarge {
-        /// The file.
         file: Utf8PathBuf,
         /// How long it may be.
         limit: usize,
@@ -107,7 +93,6 @@ pub enum ConfigError {
     /// Make the working directory accessible, or change to another.
     #[error("cannot use the working directory {directory}: {source}")]
     DirectoryUnusable {
-        /// Which.
         directory: String,
         /// What the system said.
         source: io::Error,
@@ -115,7 +100,6 @@ pub enum ConfigError {
     /// Rename it: paths cross JSON here, so they must be UTF-8.
     #[error("{what} is not UTF-8: {path}")]
     NotUtf8 {
-        /// Which path.
         what: &'static str,
         /// The path with the bad bytes replaced.
         path: String,
@@ -131,7 +115,6 @@ impl ConfigError {
         }
     }
 
-    /// Each problem.
     pub fn each(&self) -> &[ConfigError] {
         match self {
             Self::Several(problems) => problems,
@@ -200,7 +183,6 @@ pub enum WarningKind {
 /// Worth saying, once, at the start; nothing stops because of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// About what.
     pub kind: WarningKind,
     /// Where, if it is about a place.
     pub origin: Option<Origin>,

@@ -22,11 +22,9 @@ pub struct Document {
 /// One key of a head with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// The key.
     pub key: String,
     /// Its line in the file, from 1.
     pub line: u32,
-    /// Its value.
     pub value: Value,
     /// Its value as written, for keys whose value is text whatever YAML makes of it: `[a]`, `1.0`.
     pub raw: String,
@@ -159,7 +157,6 @@ struct Piece<'a> {
     index: usize,
     /// What stands behind the colon.
     value: &'a str,
-    /// The lines below.
     rest: Vec<&'a str>,
     /// How many examples are open, in which every line is someone's words.
     examples: isize,

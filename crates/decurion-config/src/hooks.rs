@@ -156,7 +156,6 @@ enum Whose {
     Agent,
 }
 
-/// Where hooks stand.
 #[derive(Clone, Copy)]
 enum Source<'a> {
     /// In JSON, of which every part knows its line.

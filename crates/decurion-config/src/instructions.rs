@@ -33,23 +33,19 @@ const MOST_DEPTH: usize = 5;
 /// How many imports of one file are looked at.
 const MOST_IMPORTS: usize = 200;
 
-/// One instruction file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstructionFile {
-    /// Where it is.
     pub path: Utf8PathBuf,
     /// Where its links led when it was read.
     pub place: Utf8PathBuf,
     /// The file that imports it; none for one that is read because of where it stands.
     pub imported_by: Option<Utf8PathBuf>,
-    /// What it says.
     pub text: String,
 }
 
 /// The files found, in the order they are told, and what is worth saying about them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundInstructions {
-    /// The files.
     pub files: Vec<InstructionFile>,
     /// What was left out, and why.
     pub warnings: Vec<String>,
@@ -124,9 +120,7 @@ impl InstructionRequest {
 enum Whose {
     /// The administrator's: never left out.
     Managed,
-    /// The user's own.
     User,
-    /// A repository's.
     Repository,
 }
 

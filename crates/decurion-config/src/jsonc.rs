@@ -49,9 +49,7 @@ pub fn parse(text: &str, source: u16) -> Result<Document, SyntaxError> {
 /// A line and a column, both from 1; columns count characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Position {
-    /// The line.
     pub line: u32,
-    /// The column.
     pub column: u32,
 }
 
@@ -65,16 +63,12 @@ impl fmt::Display for Position {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {message}")]
 pub struct SyntaxError {
-    /// Where.
     pub at: Position,
-    /// What was expected.
     pub message: &'static str,
 }
 
-/// A parsed document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// Its one value.
     pub root: Node,
     /// Keys given more than once in one object, with the position of the later one, which counts.
     pub repeated: Vec<(String, Position)>,
@@ -83,28 +77,21 @@ pub struct Document {
 /// A value and where it stands.
 #[derive(Clone, PartialEq)]
 pub struct Node {
-    /// Where it begins.
     pub at: Position,
     /// The number given to [`parse`].
     pub source: u16,
-    /// The value.
     pub kind: Kind,
 }
 
 /// What a value is.
 #[derive(Clone, PartialEq)]
 pub enum Kind {
-    /// `null`.
     Null,
-    /// `true` or `false`.
     Bool(bool),
-    /// A number.
     Number(Number),
-    /// A text.
     Text(String),
     /// A text that must not be shown; put in place of a `Text` once its key is known.
     Secret(Secret),
-    /// A list.
     List(Vec<Node>),
     /// An object, in the order written.
     Object(Vec<Member>),
@@ -113,11 +100,9 @@ pub enum Kind {
 /// A key with its value.
 #[derive(Clone, PartialEq)]
 pub struct Member {
-    /// The key.
     pub key: String,
     /// Where the key stands.
     pub at: Position,
-    /// Its value.
     pub value: Node,
 }
 

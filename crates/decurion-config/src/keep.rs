@@ -43,10 +43,8 @@ pub struct Keeper {
     managed_only: bool,
 }
 
-/// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// The file.
     pub file: Utf8PathBuf,
     /// What is to be said about it: why it does not hold yet, or not wholly.
     pub remark: Option<String>,
@@ -55,7 +53,6 @@ pub struct Kept {
 /// Why nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
-    /// Choose another place.
     #[error("no settings file to save this in ({0})")]
     NoFile(&'static str),
     /// Write it by hand, knowing what it means.
@@ -64,21 +61,17 @@ pub enum KeepError {
     /// Look at where the link leads.
     #[error("it is a link that leads out of the project, or nowhere: {0}")]
     Link(Utf8PathBuf),
-    /// Mend the file.
     #[error("{file}:{problem}")]
     Text {
-        /// The file.
         file: Utf8PathBuf,
         /// What is wrong, beginning with line and column where that is known.
         problem: String,
     },
-    /// Try again.
     #[error("another process is writing settings and does not finish: {0}")]
     Locked(Utf8PathBuf),
     /// Look at what the system says about the file.
     #[error("{file}: {source}")]
     Io {
-        /// The file.
         file: Utf8PathBuf,
         /// What the system said.
         source: io::Error,

@@ -66,21 +66,17 @@ use jsonc::{Kind, Member, Node, Position};
 use origin::{Family, Place, Sources};
 use read::ReadError;
 
-/// The administrator's settings.
 pub const MANAGED_SETTINGS: &str = "/etc/decurion/settings.json";
 
 /// What to load from.
 #[derive(Clone, Debug)]
 pub struct LoadRequest {
-    /// The working directory.
     pub cwd: Utf8PathBuf,
     /// The environment, captured once.
     pub environment: Environment,
     /// Variables that are no settings this time, because a person has just typed what counts instead.
     pub ignored_variables: Vec<&'static str>,
-    /// The command line.
     pub flags: FlagSettings,
-    /// The administrator's settings.
     pub managed_path: Utf8PathBuf,
     /// Whether the folder is trusted.
     pub trust: TrustMode,
@@ -107,28 +103,21 @@ pub struct FlagSettings {
     pub settings: Option<String>,
     /// `--setting-sources`: which of user, project and local to read, joined by commas; none reads all.
     pub setting_sources: Option<String>,
-    /// `--model`.
     pub model: Option<String>,
-    /// `--permission-mode`.
     pub permission_mode: Option<Mode>,
     /// `--allowedTools`, one rule each (see [`rules::split_rules`]).
     pub allowed_tools: Vec<String>,
     /// `--disallowedTools`, one rule each.
     pub disallowed_tools: Vec<String>,
-    /// `--add-dir`.
     pub directories: Vec<String>,
 }
 
-/// Everything, decided.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The settings.
     pub settings: Settings,
-    /// The permission rules.
     pub rules: Rules,
     /// The providers of models.
     pub providers: Providers,
-    /// The folders.
     pub paths: Paths,
     /// Whether the parts of the project that wait for trust are in effect.
     pub trust: TrustState,
@@ -137,7 +126,6 @@ pub struct Loaded {
     /// Every MCP server that a settings file or `.mcp.json` declares, lowest layer first, also those that wait
     /// for trust; [`mcp::servers`] decides about them.
     pub declared_servers: Vec<(String, settings::Declared)>,
-    /// Worth saying.
     pub warnings: Vec<Warning>,
     /// What is wrong with the settings of the user and the administrator, with flags and with variables; the rest of
     /// them is in effect.

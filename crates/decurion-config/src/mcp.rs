@@ -29,7 +29,6 @@ pub use written::Written;
 /// What to take besides the settings.
 #[derive(Debug)]
 pub struct McpRequest<'a> {
-    /// The settings.
     pub loaded: &'a Loaded,
     /// For variables in declarations.
     pub environment: &'a Environment,
@@ -48,7 +47,6 @@ pub struct McpRequest<'a> {
 /// The servers that one plugin declares.
 #[derive(Clone, Debug)]
 pub struct PluginServers {
-    /// The plugin's name.
     pub plugin: String,
     /// Its folder, which `${CLAUDE_PLUGIN_ROOT}` stands for.
     pub root: Utf8PathBuf,
@@ -69,10 +67,8 @@ pub struct McpServers {
     around: Around,
 }
 
-/// One declared server.
 #[derive(Clone, Debug)]
 pub struct McpEntry {
-    /// Its name.
     pub name: String,
     /// Where it came from.
     pub source: McpSource,
@@ -93,7 +89,6 @@ pub struct McpEntry {
 /// Whether a declared server may be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum McpState {
-    /// It may.
     Ready,
     /// The folder is not trusted.
     Untrusted,
@@ -131,7 +126,6 @@ impl McpState {
 pub struct McpProblem {
     /// File, line and column, or the flag.
     pub place: String,
-    /// The server.
     pub server: String,
     /// What is wrong, and what becomes of it.
     pub text: String,
@@ -152,19 +146,12 @@ pub enum McpConfigError {
     /// Give a file that exists, or JSON that starts with `{`.
     #[error("--mcp-config: cannot read {file}: {reason}")]
     File {
-        /// The file.
         file: Utf8PathBuf,
         /// What is wrong with it.
         reason: String,
     },
-    /// Mend the JSON.
     #[error("--mcp-config: {place}: {reason}")]
-    Json {
-        /// Where.
-        place: String,
-        /// What was expected.
-        reason: String,
-    },
+    Json { place: String, reason: String },
 }
 
 /// What the JSON of a flag is called.

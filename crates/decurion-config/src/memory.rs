@@ -42,7 +42,6 @@ pub enum MemoryError {
     /// See what the system says.
     #[error("cannot use {path}: {source}")]
     Io {
-        /// Where.
         path: Utf8PathBuf,
         /// What the system said.
         source: io::Error,

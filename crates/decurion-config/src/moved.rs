@@ -16,7 +16,6 @@ pub struct Moved {
     pub config_home: Option<Utf8PathBuf>,
     /// The same for `~/.local/share`.
     pub data_home: Option<Utf8PathBuf>,
-    /// Settings of git.
     pub git: Vec<Utf8PathBuf>,
     /// Programs, and files that programs run or read as settings.
     pub files: Vec<Utf8PathBuf>,

@@ -15,17 +15,13 @@ use crate::jsonc::{Node, Position};
 pub enum Layer {
     /// Built into the program.
     Default,
-    /// The user's folder.
     User,
     /// The project's folder, shared by everyone who works on it.
     Project,
     /// The project's folder, for this user alone.
     Local,
-    /// Environment variables.
     Environment,
-    /// The command line.
     Flag,
-    /// The administrator.
     Managed,
 }
 
@@ -142,7 +138,6 @@ impl Sources {
 /// Where one effective value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The layer.
     pub layer: Layer,
     pub(crate) place: Place,
     at: Option<Position>,

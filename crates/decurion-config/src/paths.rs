@@ -134,7 +134,6 @@ impl Paths {
         upwards.flat_map(both).filter(|(_, folder)| !self.is_users_own(folder)).collect()
     }
 
-    /// The repository's top.
     fn top(&self) -> &Utf8Path {
         self.root.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(&self.root)
     }
@@ -186,26 +185,16 @@ pub enum StateProblem {
     },
     /// Give rights, or choose another folder with `DECURION_HOME`.
     #[error("no permission to write: {path}")]
-    NoPermission {
-        /// Where.
-        path: Utf8PathBuf,
-    },
+    NoPermission { path: Utf8PathBuf },
     /// Choose another folder with `DECURION_HOME`.
     #[error("on a read-only file system: {path}")]
-    ReadOnly {
-        /// Where.
-        path: Utf8PathBuf,
-    },
+    ReadOnly { path: Utf8PathBuf },
     /// Choose a folder of your own: its owner could read and change what is kept there.
     #[error("owned by someone else: {path}")]
-    NotOurs {
-        /// Where.
-        path: Utf8PathBuf,
-    },
+    NotOurs { path: Utf8PathBuf },
     /// See what the system says.
     #[error("cannot use {path}: {source}")]
     Other {
-        /// Where.
         path: Utf8PathBuf,
         /// What the system said.
         source: io::Error,

@@ -37,7 +37,6 @@ pub struct Plugin {
     pub version: Option<String>,
     /// What it is for.
     pub description: Option<String>,
-    /// Its folder.
     pub root: Utf8PathBuf,
     /// Who says that it is to be used.
     pub from: PluginFrom,
@@ -45,7 +44,6 @@ pub struct Plugin {
     pub state: PluginState,
     /// Whether it wants to be on once it was added.
     pub default_enabled: bool,
-    /// Its agents.
     pub agents: Vec<AgentFolder>,
     /// Its skills and commands.
     pub skills: Vec<(SkillKind, AgentFolder)>,
@@ -76,7 +74,6 @@ impl std::fmt::Debug for DeclaredHooks {
 pub enum PluginFrom {
     /// `--plugin-dir`, for this run.
     Flag,
-    /// `decurion plugin add`.
     Added,
 }
 
@@ -323,7 +320,6 @@ pub enum PluginError {
     /// Set `HOME` or `DECURION_HOME`.
     #[error("there is no state folder to remember plugins in")]
     NoState,
-    /// Mend the plugin.
     #[error("not a usable plugin: {0}")]
     Unusable(String),
     /// Add it first, or look at the list.
@@ -335,7 +331,6 @@ pub enum PluginError {
     /// Look at what the system says about the file.
     #[error("cannot record plugins in {file}: {source}")]
     Write {
-        /// The file.
         file: Utf8PathBuf,
         /// What the system said.
         source: io::Error,

@@ -18,9 +18,7 @@ use crate::variables::CREDENTIALS;
 /// Which wire dialect a provider speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProviderKind {
-    /// Anthropic Messages.
     Anthropic,
-    /// OpenAI-compatible Chat Completions.
     OpenAi,
 }
 
@@ -45,18 +43,14 @@ impl ProviderKind {
 /// How requests say who they are from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Auth {
-    /// `x-api-key`.
     ApiKey(Secret),
-    /// `Authorization: Bearer`.
     Bearer(Secret),
-    /// Not at all.
     None,
 }
 
 /// Where a provider's credential comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
-    /// An environment variable.
     Variable(String),
     /// A file that holds nothing else.
     File(Utf8PathBuf),
@@ -78,7 +72,6 @@ impl fmt::Display for KeySource {
 /// How long to wait for what; none leaves it to the gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For the connection.
     pub connect: Option<Duration>,
     /// For the first event of a reply.
     pub first_event: Option<Duration>,
@@ -92,16 +85,13 @@ pub struct Timeouts {
     pub patience: Option<Duration>,
 }
 
-/// One provider, decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderConfig {
     /// Its name, the part before the slash of `provider/model`.
     pub name: String,
-    /// Its dialect.
     pub kind: ProviderKind,
     /// Where requests go, without a slash at the end.
     pub base_url: String,
-    /// Its credentials.
     pub auth: Auth,
     /// Where they come from; none if it has none, or if they were typed just now.
     pub key_source: Option<KeySource>,
@@ -111,7 +101,6 @@ pub struct ProviderConfig {
     pub betas: Vec<String>,
     /// The models it serves, the preferred one first; empty if not said.
     pub models: Vec<String>,
-    /// Its time-outs.
     pub timeouts: Timeouts,
     /// The field that bounds a reply, where the server insists on one (`max_tokens`, `max_completion_tokens`).
     pub max_tokens_field: Option<String>,
@@ -124,24 +113,18 @@ pub struct ProviderConfig {
 pub enum Choice<'a> {
     /// A model of a provider; none leaves the model to the catalogue.
     Provider {
-        /// The provider.
         provider: &'a ProviderConfig,
         /// The model or alias, without the provider's name.
         model: Option<String>,
     },
     /// The built-in model that plays a script.
-    Scripted {
-        /// The script's file.
-        file: String,
-    },
+    Scripted { file: String },
 }
 
 /// A server that may run on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its name.
     pub name: &'static str,
-    /// Its dialect.
     pub kind: ProviderKind,
     /// Where it would answer.
     pub base_url: String,
@@ -158,18 +141,12 @@ pub enum NoProvider {
     },
     /// Do what the reason says about this one provider.
     #[error("the model provider {name:?} cannot be used: {reason}")]
-    Unusable {
-        /// The provider.
-        name: String,
-        /// Why.
-        reason: String,
-    },
+    Unusable { name: String, reason: String },
     /// Declare the provider that the model's name begins with, or name one that there is.
     #[error("no provider {name:?} for the model {model:?}; {}", hint(.name, .model, .known))]
     Unknown {
         /// What the model's name begins with.
         name: String,
-        /// The model's name.
         model: String,
         /// The providers that can be used, the default one first.
         known: Vec<String>,

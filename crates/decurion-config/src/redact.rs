@@ -122,7 +122,6 @@ impl RedactedStream<'_> {
         shown
     }
 
-    /// The rest.
     pub fn finish(self) -> String {
         replace(&self.held, &self.redactor.find(&self.held, self.before).ranges)
     }

@@ -11,7 +11,6 @@ use crate::paths::Paths;
 /// The rules in force and where each was written; the lists run in parallel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rules {
-    /// The rules.
     pub set: RuleSet,
     /// The places of `set.allow`.
     pub allow_origins: Vec<Origin>,

@@ -16,7 +16,6 @@ use crate::paths::Paths;
 use crate::secret::{self, Secret};
 use crate::shell_env;
 
-/// The `sandbox` settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch that a person sets on its own")]
 pub struct SandboxSettings {
@@ -47,7 +46,6 @@ pub struct SandboxSettings {
 /// A secret that commands can use and not read: its value is Decurion's own variable of this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaskedSecret {
-    /// The variable.
     pub name: String,
     /// The hosts that may get it.
     pub hosts: Vec<String>,

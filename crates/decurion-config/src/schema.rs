@@ -4,7 +4,6 @@
 
 use crate::jsonc::{Kind, Node};
 
-/// One key.
 pub(crate) struct Key {
     pub name: &'static str,
     pub shape: Shape,
@@ -36,7 +35,6 @@ pub(crate) enum Shape {
     Secret,
     Url,
     Word(&'static [&'static str]),
-    /// A permission mode.
     Mode,
     /// How a terminal looks or feels: one of these words. The ecosystem's files may have others.
     Look(&'static [&'static str]),
@@ -112,7 +110,6 @@ impl Shape {
     }
 }
 
-/// The permission modes.
 const MODES: [&str; 6] = ["default", "acceptEdits", "plan", "bypassPermissions", "dontAsk", "bubble"];
 
 /// The themes: by the terminal's background, on a dark or a light one (with the ecosystem's variants), or no colours.

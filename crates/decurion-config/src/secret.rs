@@ -15,7 +15,6 @@ use crate::redact::PLACEHOLDER;
 pub struct Secret(Box<str>);
 
 impl Secret {
-    /// Takes the text.
     pub fn new(text: impl Into<Box<str>>) -> Self {
         Self(text.into())
     }

@@ -79,7 +79,6 @@ pub struct Settings {
     pub instruction_excludes: Vec<String>,
     /// Characters of the list of skills that a model is told; none leaves it to the model's window.
     pub skill_listing_chars: Option<usize>,
-    /// What "written" means.
     pub durability: Durability,
     /// When the conversation is shortened.
     pub compaction: Compaction,
@@ -87,7 +86,6 @@ pub struct Settings {
     pub limits: CallLimits,
     /// Bounds on the whole run.
     pub budget: Limits,
-    /// Sub-agents.
     pub agents: Agents,
     /// Whether anything may run in the background.
     pub background_tasks: bool,
@@ -158,14 +156,12 @@ pub enum DontAsk {
     /// It goes ahead and is logged.
     #[default]
     Allow,
-    /// It is refused.
     Deny,
 }
 
 /// The value of a variable that settings add. Never printed: people copy keys into variables of any name.
 #[derive(Clone, PartialEq, Eq)]
 pub enum EnvValue {
-    /// An ordinary one.
     Plain(String),
     /// One whose name says that it is a secret.
     Secret(Secret),
@@ -194,9 +190,7 @@ impl EnvValue {
 /// (a server's variables, a hook's headers), so only its place is printed.
 #[derive(Clone, PartialEq)]
 pub struct Declared {
-    /// The declaration.
     pub value: Value,
-    /// Where it stands.
     pub origin: Origin,
     /// The same, in which every part knows its place.
     pub(crate) node: Node,
@@ -217,7 +211,6 @@ impl std::fmt::Debug for Declared {
     }
 }
 
-/// What "written" means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Handed to the kernel: any death of the process is survived.
@@ -251,7 +244,6 @@ pub struct CallLimits {
     pub max_output_tokens: Option<u32>,
 }
 
-/// Sub-agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agents {
     /// How deep they may start each other.
@@ -291,9 +283,7 @@ pub enum BackgroundChoice {
     /// The model, call by call.
     #[default]
     Model,
-    /// All do.
     Always,
-    /// None does.
     Never,
 }
 

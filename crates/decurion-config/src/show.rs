@@ -11,7 +11,6 @@ use crate::origin::{Origin, Sources};
 use crate::redact::{PLACEHOLDER, Redactor};
 use crate::shell_env::is_secret_name;
 
-/// One effective value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Its key, joined by dots, with places in lists: `permissions.allow[0]`.

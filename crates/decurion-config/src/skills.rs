@@ -95,7 +95,6 @@ pub struct LoadedSkill {
 }
 
 impl Skills {
-    /// Reads everything.
     pub fn load(request: &SkillRequest) -> Self {
         let mut found = Self::default();
         for (kind, folder) in request.all_folders() {

@@ -37,9 +37,7 @@ pub enum TrustMode {
 /// Whether the parts of the project that wait for trust are in effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustState {
-    /// They are.
     Trusted,
-    /// They are not.
     Untrusted {
         /// Which; empty if the project's files hold none.
         parts: Vec<Part>,
@@ -62,7 +60,6 @@ pub struct Part {
     pub kind: PartKind,
     /// Its key, with the name or place inside: `permissions.allow[0]`, `hooks.PreToolUse`.
     pub key: String,
-    /// Where it stands.
     pub origin: Origin,
     /// What it says: names and what is written there, without secrets.
     pub said: Vec<(String, String)>,
@@ -314,7 +311,6 @@ pub enum TrustError {
     /// Look at what the system says about the file.
     #[error("cannot record trust in {file}: {source}")]
     Write {
-        /// The file.
         file: Utf8PathBuf,
         /// What the system said.
         source: io::Error,
@@ -328,7 +324,6 @@ pub struct Trust {
     record: Record,
 }
 
-/// The file's content.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Record {
     version: u32,

@@ -31,7 +31,6 @@ enum Take {
     Off,
     /// Texts joined by commas.
     Commas,
-    /// Lines `Name: value`.
     Headers,
 }
 
@@ -105,7 +104,6 @@ pub fn overriding(environment: &Environment, provider: &str) -> Vec<&'static str
     set.map(|(name, ..)| *name).collect()
 }
 
-/// The environment layer.
 pub(crate) fn from_environment(
     environment: &Environment,
     ignored: &[&str],

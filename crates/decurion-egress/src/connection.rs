@@ -29,7 +29,6 @@ pub trait Dial: Send + Sync {
     fn dial(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>>;
 }
 
-/// Connects directly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemDialer;
 

@@ -31,7 +31,6 @@ pub trait Judge: Send + Sync {
     fn judge(&self, client: &Client, host: &str, port: u16) -> BoxFuture<'static, Verdict>;
 }
 
-/// A person's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The connections that wait for this answer may go on.
@@ -89,9 +88,7 @@ impl Grant {
 pub struct Refusal {
     /// The host in normal form; as it was written, escaped, if it has none.
     pub host: String,
-    /// The port.
     pub port: u16,
-    /// Why.
     pub reason: Reason,
 }
 
@@ -103,10 +100,7 @@ pub enum Reason {
     Malformed(#[from] HostError),
     /// A pattern denies the host.
     #[error("{by} denies this host")]
-    Denied {
-        /// What denies it.
-        by: String,
-    },
+    Denied { by: String },
     /// No pattern allows the host and there is no person to ask.
     #[error("this host is not allowed")]
     NotAllowed,
@@ -115,15 +109,11 @@ pub enum Reason {
     Outside {
         /// What makes it such a list: "the definition of agent deployer".
         by: String,
-        /// What it has.
         allowed: String,
     },
     /// No host is allowed, for this reason.
     #[error("{why}")]
-    Closed {
-        /// A sentence.
-        why: String,
-    },
+    Closed { why: String },
     /// A person said no.
     #[error("the user denied this host")]
     DeniedByUser,
@@ -138,7 +128,6 @@ pub enum Reason {
     SpecialAddress {
         /// Where the name leads.
         address: IpAddr,
-        /// What that is.
         kind: &'static str,
     },
     /// The name leads to an address that a pattern denies.
@@ -146,7 +135,6 @@ pub enum Reason {
     DeniedAddress {
         /// Where the name leads.
         address: IpAddr,
-        /// What denies it.
         by: String,
     },
     /// The host may be reached, and its name cannot be resolved.

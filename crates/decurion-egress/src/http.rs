@@ -29,7 +29,6 @@ const NOT_FORWARDED: [&str; 12] = [
     "content-length",
 ];
 
-/// A request head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) method: String,

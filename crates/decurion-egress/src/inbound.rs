@@ -23,7 +23,6 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Bytes of a client that are read and dropped after the last answer.
 const DROPPED_MAX: usize = 256 * 1024;
 
-/// The client's side.
 pub(crate) struct Inbound {
     pub(crate) stream: TcpStream,
     /// Bytes that were read and not used yet.

@@ -60,7 +60,6 @@ pub fn spellings(secret: &str) -> Vec<String> {
 pub struct Secret {
     /// Name of the variable that holds the sentinel in the sandbox.
     pub name: String,
-    /// The secret itself.
     pub value: String,
     /// Hosts that may get it: `example.com`, `*.example.com`, or one of these with a port. Without a port, port 443 is meant.
     pub hosts: Vec<String>,
@@ -74,7 +73,6 @@ pub enum MaskedError {
     Host {
         /// Name of the secret.
         name: String,
-        /// What is wrong.
         error: PatternError,
     },
     /// A host is an address: certificates are made for names only.

@@ -22,13 +22,11 @@ pub struct Proxy {
 
 /// What a proxy is made of.
 pub struct ProxyParts {
-    /// Decides about connections.
     pub gate: Arc<Gate>,
     /// Receives a record of each connection.
     pub recorder: Arc<dyn Recorder>,
     /// Opens connections to servers.
     pub dialer: Arc<dyn Dial>,
-    /// Bounds.
     pub limits: Limits,
     /// Secrets that requests may carry.
     pub masked: Option<Arc<Masked>>,

@@ -5,14 +5,11 @@ use std::net::IpAddr;
 
 use crate::address::{embedded_v4, special_kind};
 
-/// What is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The public network.
     Public,
     /// A private network, or one that is not routed.
     Internal,
-    /// This machine.
     Own,
     /// The link, and where clouds hand out a machine's credentials: never fetched.
     Secrets,

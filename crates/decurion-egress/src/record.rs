@@ -56,7 +56,6 @@ pub enum RecordedVerdict {
 pub enum Ending {
     /// Both sides closed it.
     Completed,
-    /// It was refused.
     Refused,
     /// The client closed it before the server was reached.
     ClientLeft,

@@ -54,14 +54,10 @@ pub enum Decision {
     Outside {
         /// What makes it such a list: "the definition of agent deployer".
         by: String,
-        /// What it has.
         allowed: String,
     },
     /// No host is allowed, for this reason.
-    Closed {
-        /// A sentence.
-        why: String,
-    },
+    Closed { why: String },
     /// It is an address that is not listed. Nobody is asked, because an address says nothing about whose it is.
     UnlistedAddress,
 }
@@ -106,7 +102,6 @@ pub enum PatternFault {
     /// It is the address of a page.
     #[error("this is the address of a page; name its host alone, as in example.com")]
     Url,
-    /// `*` alone.
     #[error("'*' alone would be every host; name hosts, or names below one as in *.example.com")]
     All,
     /// The part after the slash is no prefix length, or the address has bits after it.

@@ -80,11 +80,9 @@ pub struct Approvals {
 /// An answer, and what holds for the call that it is about.
 #[derive(Clone, Debug)]
 pub struct Heard {
-    /// The answer.
     pub answer: Answer,
     /// What may be done while that call is done: what its answer takes away is for later ones.
     pub under: Rights,
-    /// Who gave it.
     pub by: DecidedBy,
 }
 

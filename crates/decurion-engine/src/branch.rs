@@ -31,7 +31,6 @@ pub struct Branches(Vec<Branch>);
 /// What of a record is part of a conversation.
 #[derive(Debug, PartialEq)]
 pub enum Part<'a> {
-    /// All of it.
     Whole(&'a Event),
     /// This beginning of it.
     Cut(Box<Event>, &'a Event),
@@ -97,7 +96,6 @@ pub struct Search {
 }
 
 impl Search {
-    /// For this line.
     pub fn new(wanted: ResumeAt) -> Self {
         Self { wanted, through: None, saw_prompt: false, refusal: None }
     }

@@ -73,26 +73,21 @@ pub struct Ticket(u64);
 pub struct Amount {
     /// Tokens of all classes.
     pub tokens: u64,
-    /// Money.
     pub money: Money,
 }
 
 /// What is left, and whose account has the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left<T> {
-    /// So much.
     pub amount: T,
-    /// There.
     pub account: AccountId,
 }
 
 /// The limit that a request would break even if nothing else were reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
-    /// The token limit.
     #[error("the next request can use up to {} tokens, and {} of {} are left", .0.needed, .0.left, .0.limit)]
     Tokens(Shortfall<u64>),
-    /// The money limit.
     #[error(
         "the next request can cost up to ${:.4}, and ${:.4} of ${:.4} is left",
         .0.needed.dollars(), .0.left.dollars(), .0.limit.dollars()
@@ -107,7 +102,6 @@ pub struct Shortfall<T> {
     pub needed: T,
     /// The limit less what was spent.
     pub left: T,
-    /// The limit.
     pub limit: T,
 }
 
@@ -412,7 +406,6 @@ impl Account {
 }
 
 impl Amount {
-    /// Adds another.
     pub fn add(&mut self, other: Self) {
         self.tokens = self.tokens.saturating_add(other.tokens);
         self.money = self.money.plus(other.money);

@@ -52,11 +52,9 @@ use in_sandbox::sandboxed;
 /// A call as the model asked for it.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Its id.
     pub id: CallId,
     /// The tool's name, as the model wrote it.
     pub name: String,
-    /// The input.
     pub input: Value,
     /// The line of its block in the transcript.
     pub line: Option<LineId>,
@@ -88,7 +86,6 @@ pub struct Ready {
 pub struct Bench<'a> {
     /// The run, with where it works now.
     pub spec: Arc<RunSpec>,
-    /// What it reaches.
     pub ports: &'a Ports,
     /// Where its calls happen.
     pub around: Surroundings,

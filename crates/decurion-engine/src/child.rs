@@ -53,19 +53,14 @@ pub struct AgentInput {
     pub description: String,
     /// All that the child is told.
     pub prompt: String,
-    /// Which definition.
     pub subagent_type: Option<String>,
-    /// The model.
     pub model: Option<String>,
     /// Whether nobody waits for it.
     pub run_in_background: Option<bool>,
-    /// An earlier agent.
     pub resume: Option<String>,
-    /// Its turns.
     pub max_turns: Option<u32>,
     /// How hard its model thinks.
     pub effort: Option<String>,
-    /// Its limits.
     pub budget: Option<BudgetInput>,
     /// Where it works, if not where its parent does.
     pub isolation: Option<String>,
@@ -101,13 +96,9 @@ pub const ISOLATION: &[&str] = &["worktree", "worktree+dirty"];
 pub struct BudgetInput {
     /// Tokens of all classes.
     pub tokens: Option<u64>,
-    /// Dollars.
     pub usd: Option<f64>,
-    /// Seconds.
     pub seconds: Option<u64>,
-    /// Sub-agents.
     pub spawns: Option<u32>,
-    /// Model turns.
     pub turns: Option<u32>,
 }
 
@@ -144,7 +135,6 @@ pub enum BackgroundChoice {
     /// The model, call by call.
     #[default]
     Model,
-    /// Always.
     Always,
     /// Never, and there is no background at all.
     Never,
@@ -171,9 +161,7 @@ impl Default for AgentSettings {
 /// A decision and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Because<T> {
-    /// What was decided.
     pub value: T,
-    /// Why.
     pub why: String,
 }
 
@@ -215,7 +203,6 @@ pub fn model(
 /// What became of one tool of the parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolDecision {
-    /// The tool.
     pub tool: String,
     /// Why the child does not have it; none if it does.
     pub removed: Option<String>,

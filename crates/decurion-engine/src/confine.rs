@@ -55,7 +55,6 @@ impl Confinement {
         Self { tree, origins, memory: None }
     }
 
-    /// Where it is.
     pub fn tree(&self) -> &Utf8PathBuf {
         &self.tree
     }

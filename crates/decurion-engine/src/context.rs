@@ -119,11 +119,9 @@ impl Prefix {
 /// A call without a result.
 #[derive(Clone, Debug)]
 pub struct OpenCall {
-    /// Its id.
     pub id: CallId,
     /// The tool's name, as the model wrote it.
     pub name: String,
-    /// The input.
     pub input: Value,
     /// The line of its block.
     pub line: Option<LineId>,
@@ -134,7 +132,6 @@ pub struct OpenCall {
 /// Whether a request holds the images and documents of the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Media {
-    /// It does.
     Sent,
     /// A remark stands in the place of each.
     LeftOut,
@@ -143,9 +140,7 @@ pub enum Media {
 /// A part of a call that may be large, and that a conversation can do without.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Omittable {
-    /// Its result.
     Result(CallId),
-    /// Its input.
     Input(CallId),
 }
 
@@ -222,7 +217,6 @@ struct Sealed {
 /// Whether a conversation can begin with a message.
 #[derive(Clone, Debug)]
 enum Start {
-    /// It can.
     Whole,
     /// It answers calls, so only with what else it says.
     Without(Encoded),
@@ -707,7 +701,6 @@ impl Context {
         }
     }
 
-    /// The model's message.
     fn say(&mut self, message: &Message, lines: &[LineId]) {
         let mut blocks = Vec::with_capacity(message.blocks.len());
         let mut asked = Vec::new();

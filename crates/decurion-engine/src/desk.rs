@@ -32,21 +32,17 @@ use crate::worktree::Left;
 
 /// One run's place in its session: what a child of it is built from, and the way to the session's task.
 pub struct Desk {
-    /// In whose name.
     pub who: Who,
     /// What was decided for the run.
     pub spec: Arc<RunSpec>,
     /// The way from the root, `main/<agent>/…`.
     pub path: String,
-    /// Its model.
     pub model: Arc<Model>,
     /// What stands before its conversation.
     pub head: Arc<Head>,
     /// The same in bytes.
     pub wire_head: Arc<WireHead>,
-    /// Its tools.
     pub tools: Arc<ToolSet>,
-    /// Its account.
     pub account: AccountId,
     /// The modes that definitions on the way from the root ask for.
     pub modes: Arc<[ModeStep]>,
@@ -136,7 +132,6 @@ pub enum Wish {
     Permit {
         /// For whose call; none is the root's.
         agent: Option<AgentId>,
-        /// What changes.
         updates: Vec<PermissionUpdate>,
         /// When it is done; the error says what of it is not.
         answer: oneshot::Sender<Result<(), String>>,
@@ -150,7 +145,6 @@ pub enum Wish {
     },
     /// An agent that was decided has what it needs to begin, or cannot have it.
     Prepared {
-        /// The agent.
         draft: Box<Draft>,
         /// What it carries, or why it does not begin; for the model.
         kit: Result<Kit, String>,
@@ -161,41 +155,26 @@ pub enum Wish {
     Abandoned,
     /// End all that an agent left running: answered when it has ended.
     EndBelow {
-        /// Whose.
         agent: AgentId,
         /// Which commands and agents were alive, in words.
         answer: oneshot::Sender<Vec<String>>,
     },
     /// Begin a shell that nobody waits for.
     OpenShell {
-        /// Whose.
         desk: Arc<Desk>,
-        /// The call.
         call: CallId,
         /// The command and what it is for.
         command: String,
-        /// A few words.
         description: String,
-        /// Ends it.
         cancel: CancellationToken,
-        /// Its record.
         answer: oneshot::Sender<Result<TaskRecord, String>>,
     },
     /// A command that a person ran has ended.
-    TypedEnded {
-        /// Which, and how.
-        shell: Box<ShellLine>,
-    },
+    TypedEnded { shell: Box<ShellLine> },
     /// A shell that nobody waits for has ended.
-    ShellEnded {
-        /// Which.
-        task: TaskId,
-        /// How.
-        output: Box<ToolOutput>,
-    },
+    ShellEnded { task: TaskId, output: Box<ToolOutput> },
     /// Tell an agent what waits for it, now.
     Deliver {
-        /// Which.
         desk: Arc<Desk>,
         /// The last line of its conversation.
         leaf: Option<LineId>,
@@ -204,18 +183,14 @@ pub enum Wish {
     },
     /// Whether an agent may end: answered when it may, or with what it must hear first.
     End {
-        /// Which.
         desk: Arc<Desk>,
         /// The last line of its conversation.
         leaf: Option<LineId>,
-        /// Whether it may.
         answer: oneshot::Sender<MayEnd>,
     },
     /// A run of an agent is over, and that is on record.
     Ended {
-        /// Which agent.
         agent: AgentId,
-        /// How.
         ending: Box<Ending>,
         /// What its lines have told it.
         delivered: HashSet<Delivery>,
@@ -227,28 +202,21 @@ pub enum Wish {
     },
     /// Look at a task.
     Look {
-        /// Which.
         task: TaskId,
         /// All there is to see.
         answer: oneshot::Sender<Option<Looked>>,
     },
     /// What works in the background now, as hooks are told of it.
-    UnderWay {
-        /// Each of them.
-        answer: oneshot::Sender<Vec<serde_json::Value>>,
-    },
+    UnderWay { answer: oneshot::Sender<Vec<serde_json::Value>> },
     /// Take the telling of a delivery over; false if someone else has.
     Claim {
-        /// What.
         delivery: Delivery,
         /// Whether it is now the asker's.
         answer: oneshot::Sender<bool>,
     },
     /// End a task and all below it.
     Stop {
-        /// Which.
         task: TaskId,
-        /// Who wants that.
         by: String,
         /// The tasks that were alive.
         answer: oneshot::Sender<Result<Looked, String>>,
@@ -271,11 +239,8 @@ pub enum Wish {
     Relocating(Box<Relocating>),
     /// Tell an agent something.
     Mail {
-        /// From whom.
         from: Arc<Desk>,
-        /// To whom.
         to: AgentId,
-        /// What.
         text: String,
         /// What became of it.
         answer: oneshot::Sender<Result<Sent, String>>,
@@ -285,19 +250,15 @@ pub enum Wish {
 /// Whether a session plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planning {
-    /// From now on.
     Enter,
-    /// No longer.
     Leave,
 }
 
 /// How a session goes on that plans, or has planned.
 pub struct Planned {
-    /// Its mode.
     pub mode: Mode,
     /// Where its plan is kept; none where nothing of it is.
     pub archive: Option<Arc<decurion_store::Archive>>,
-    /// Which session.
     pub session: SessionId,
 }
 
@@ -319,7 +280,6 @@ pub enum Relocation {
 /// What becomes of a checkout that the session leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// It stays.
     Keep,
     /// It goes; one with work in it is not left.
     Remove,
@@ -332,7 +292,6 @@ pub enum Leaving {
 pub struct Place {
     /// Whether what is not committed did not come over.
     pub without: bool,
-    /// The folder.
     pub cwd: Utf8PathBuf,
     /// The checkout that it entered or left.
     pub worktree: Worktree,
@@ -364,9 +323,7 @@ pub enum MayEnd {
 
 /// A wish to begin an agent.
 pub struct Spawning {
-    /// Who wants it.
     pub desk: Arc<Desk>,
-    /// The call.
     pub call: CallId,
     /// What the model asked for.
     pub input: AgentInput,
@@ -381,7 +338,6 @@ pub struct Spawning {
 pub struct Spawned {
     /// What is known of it.
     pub record: TaskRecord,
-    /// Where it stands.
     pub view: watch::Receiver<TaskView>,
     /// The model it runs on.
     pub model: String,
@@ -396,7 +352,6 @@ pub struct Spawned {
 pub struct Looked {
     /// What is known of it.
     pub record: TaskRecord,
-    /// Where it stands.
     pub view: watch::Receiver<TaskView>,
     /// How far it has come.
     pub progress: ProgressCell,
@@ -440,17 +395,13 @@ impl Drop for Expected<'_> {
 
 /// A shell that someone waits for.
 pub struct ForegroundShell {
-    /// Whose.
     pub desk: Arc<Desk>,
-    /// The call.
     pub call: CallId,
-    /// The command.
     pub command: String,
     /// What it is for.
     pub description: String,
     /// What it has printed so far.
     pub printed: Arc<Printed>,
-    /// Ends it.
     pub cancel: CancellationToken,
     /// Turns to its record when nobody waits for it any more.
     pub detached: watch::Sender<Option<Arc<TaskRecord>>>,
@@ -483,12 +434,10 @@ impl Shells {
         self.1.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one.
     pub fn add(&self, shell: Arc<ForegroundShell>) {
         self.lock().push(shell);
     }
 
-    /// Takes one out.
     pub fn remove(&self, shell: &Arc<ForegroundShell>) {
         self.lock().retain(|other| !Arc::ptr_eq(other, shell));
     }
@@ -498,7 +447,6 @@ impl Shells {
         self.lock().iter().any(|other| Arc::ptr_eq(other, shell))
     }
 
-    /// All of them.
     pub fn all(&self) -> Vec<Arc<ForegroundShell>> {
         self.lock().clone()
     }

@@ -50,7 +50,6 @@ const MOST_WAITING: usize = 1000;
 pub struct HostSettings {
     /// Reached without a question, besides the usual ones.
     pub allowed: Vec<String>,
-    /// Never reached.
     pub denied: Vec<String>,
     /// Hosts of the repository's remotes ([`remote_hosts`]).
     pub remotes: Vec<String>,

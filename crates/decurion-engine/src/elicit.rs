@@ -42,7 +42,6 @@ pub struct Elicitor {
 }
 
 impl Elicitor {
-    /// For this call.
     pub fn new(bench: &Bench<'_>, call: &Call) -> Self {
         let ports = bench.ports;
         Self {

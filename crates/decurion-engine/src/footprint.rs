@@ -82,7 +82,6 @@ thread_local! {
 /// What is noted on a thread.
 #[derive(Debug, Default)]
 enum Notes {
-    /// Nothing.
     #[default]
     Off,
     /// All looks, while an answer is found.

@@ -31,7 +31,6 @@ const RUNS_FOR_FILES: [&str; 5] = ["[filter", "[include", "promisor", "partialcl
 /// How many folders of submodules are looked through.
 const MOST_FOLDERS: usize = 1000;
 
-/// What is asked.
 const CHANGED: [&str; 5] =
     ["status", "--porcelain=v1", "--branch", "--ignore-submodules=all", "--untracked-files=normal"];
 const COMMITS: [&str; 5] = ["log", "-5", "--format=%h %s", "--no-show-signature", "--no-decorate"];
@@ -122,7 +121,6 @@ fn whole(said: Option<Said>) -> Option<String> {
     said.filter(|said| !said.is_cut).map(|said| said.text)
 }
 
-/// What git printed.
 #[derive(Default)]
 struct Said {
     text: String,

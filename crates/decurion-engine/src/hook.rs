@@ -62,19 +62,14 @@ pub struct HookSurroundings {
     pub environment: Arc<[(OsString, OsString)]>,
     /// The directory they start in.
     pub cwd: Utf8PathBuf,
-    /// The project's directory.
     pub project: Utf8PathBuf,
-    /// The session.
     pub session: SessionId,
     /// The way to hooks that are functions of the host.
     pub host: HostDesk,
 }
 
-/// Something that happened.
 pub struct HookCall<'a> {
-    /// To whom.
     pub who: &'a Who,
-    /// What.
     pub event: HookEvent,
     /// What matchers look at: the tool, the agent's type, the source or the trigger; none is matched by all.
     pub subject: Option<&'a str>,

@@ -23,7 +23,6 @@ pub const MOST_BLOCKS: u32 = 5;
 pub struct Hooked<'a> {
     /// What was decided for it.
     pub spec: &'a RunSpec,
-    /// What it reaches.
     pub ports: &'a Ports,
 }
 
@@ -54,11 +53,8 @@ impl Bell {
 
 /// A call, as far as hooks are concerned.
 pub struct HookedCall<'a> {
-    /// The tool.
     pub tool: &'a str,
-    /// Its input.
     pub input: &'a Value,
-    /// The call's id.
     pub id: &'a str,
     /// What it would touch, for the rules of hooks.
     pub intent: &'a Intent,

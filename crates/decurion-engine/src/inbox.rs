@@ -22,7 +22,6 @@ pub struct Inbox {
 pub struct Stopper {
     /// Stops the root's turn.
     pub stop_turn: Box<dyn Fn() + Send + Sync>,
-    /// Where everybody writes.
     pub journal: Journal,
 }
 

@@ -111,7 +111,6 @@ impl Owner {
 /// Who wants to know what fills the window while the root works.
 #[derive(Default)]
 pub struct Reads {
-    /// Whether somebody reads.
     is_reading: bool,
     /// Whoever waits for the next read, each with what stands around the conversation.
     waiting: Vec<(RequestId, ContextUse)>,

@@ -35,7 +35,6 @@ const GONE: &str = "the transcript of this session was deleted: nothing is recor
 const UNSYNCED: &str = "the disk does not confirm that the transcript is stored; a loss of power could lose the last \
     records, and syncing is tried again";
 
-/// What "written" means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Handed to the kernel: any death of the process is survived. Synced soon after.
@@ -49,7 +48,6 @@ pub enum Durability {
 pub struct JournalOptions {
     /// Where dates come from.
     pub clock: Arc<dyn Clock>,
-    /// What "written" means.
     pub durability: Durability,
     /// The last number on record.
     pub last_seq: u64,
@@ -62,10 +60,8 @@ pub struct JournalOptions {
     pub here: bool,
 }
 
-/// Whose event.
 #[derive(Clone, Debug)]
 pub struct Who {
-    /// The run.
     pub run: RunId,
     /// The agent; none for the root.
     pub agent: Option<AgentId>,
@@ -117,7 +113,6 @@ impl Hurry {
     }
 }
 
-/// Where jobs go.
 #[derive(Clone)]
 enum Door {
     /// To the thread that owns the files.

@@ -50,7 +50,6 @@ pub trait Servers: Send + Sync {
 /// What sessions need for their servers.
 #[derive(Clone)]
 pub struct McpParts {
-    /// Which there are.
     pub servers: Arc<dyn Servers>,
     /// The environment of a server, before its own variables.
     pub environment: Arc<[(OsString, OsString)]>,
@@ -68,7 +67,6 @@ pub struct McpParts {
 pub struct ServerPlace<'a> {
     /// Who starts them; without, none is.
     pub processes: Option<&'a Guard>,
-    /// The session's folder.
     pub root: &'a Utf8Path,
     /// What the kernel keeps them from; none where nothing is.
     pub sandbox: Option<ServiceSandbox>,

@@ -44,7 +44,6 @@ pub struct MergeRequest {
 /// What came of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Merged {
-    /// The branch.
     pub target: String,
     /// Where it was; none if there was no such branch.
     pub from: Option<String>,
@@ -59,7 +58,6 @@ pub struct Merged {
 pub struct MergeRow {
     /// The agent or worktree, or the branch itself.
     pub name: String,
-    /// The branch.
     pub branch: String,
     /// What it is for.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -76,29 +74,19 @@ pub struct MergeRow {
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum MergeOutcome {
     /// It is in the target, by this commit.
-    Merged {
-        /// The merge.
-        commit: String,
-    },
+    Merged { commit: String },
     /// The target has it already.
     Contained,
     /// These files conflict with what is merged.
-    Conflicts {
-        /// The files.
-        files: Vec<String>,
-    },
+    Conflicts { files: Vec<String> },
     /// The gate did not let it through.
     Refused {
         /// What the gate did.
         gate: String,
-        /// Its output.
         output: Utf8PathBuf,
     },
     /// It was not tried, because of this.
-    Skipped {
-        /// Why.
-        reason: String,
-    },
+    Skipped { reason: String },
 }
 
 impl MergeOutcome {
@@ -111,32 +99,19 @@ impl MergeOutcome {
 /// Why nothing was merged.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
-    /// Wait for it.
     #[error("another merge of this repository is under way, by {0}; wait for it to end")]
     UnderWay(Holder),
     /// Merge into another branch.
     #[error("the branch {branch} is checked out in {path}, and no checkout is changed here")]
-    CheckedOut {
-        /// The target.
-        branch: String,
-        /// Where.
-        path: Utf8PathBuf,
-    },
+    CheckedOut { branch: String, path: Utf8PathBuf },
     /// Name one that there is.
     #[error("no such agent, worktree or branch: {0}")]
     Unknown(String),
-    /// Choose another name.
     #[error("not a branch that can be merged into: {0:?}")]
     Target(String),
     /// Someone else moved it: see what they did, and run it again.
     #[error("{branch} was moved by someone else meanwhile; what was merged so far stands: {source}")]
-    Moved {
-        /// The target.
-        branch: String,
-        /// What git said.
-        source: GitError,
-    },
-    /// See why.
+    Moved { branch: String, source: GitError },
     #[error(transparent)]
     Worktree(#[from] WorktreeError),
     /// See what git says.
@@ -148,7 +123,6 @@ pub enum MergeError {
 struct Merging<'a> {
     trees: &'a Worktrees,
     request: &'a MergeRequest,
-    /// The repository.
     common: Utf8PathBuf,
     /// Where the target is on disk; none if there is no such branch yet.
     target: Option<String>,

@@ -49,7 +49,6 @@ pub use suggest::suggest;
 /// Where rules count from.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
-    /// The working directory.
     pub cwd: Utf8PathBuf,
     /// The directory that `/x` in a rule counts from.
     pub root: Utf8PathBuf,
@@ -72,9 +71,7 @@ pub struct Around {
 /// them would decide what these programs do outside of the sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserFiles {
-    /// Settings of git.
     pub git: Vec<Utf8PathBuf>,
-    /// Other files.
     pub files: Vec<Utf8PathBuf>,
     /// Folders of such files, and files in folders that programs make themselves.
     pub folders: Vec<Utf8PathBuf>,
@@ -83,9 +80,7 @@ pub struct UserFiles {
 /// Where the user has settings of programs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct User<'a> {
-    /// The home folder.
     pub home: Option<&'a Utf8Path>,
-    /// What variables name.
     pub files: Option<&'a UserFiles>,
 }
 
@@ -202,14 +197,12 @@ pub enum Walls {
 pub struct Grant {
     /// Only these, if given; a specifier narrows the tool to the calls it covers.
     pub only: Option<Vec<Rule>>,
-    /// Never these.
     pub except: Vec<Rule>,
 }
 
 /// What `dontAsk` does with what no rule decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Undecided {
-    /// It goes ahead.
     #[default]
     Allow,
     /// It is refused: what authors of foreign definitions mean by it.

@@ -64,7 +64,6 @@ impl Change {
         self.kept.push(update);
     }
 
-    /// One more change.
     pub fn take(&mut self, update: &PermissionUpdate) {
         let bare = update.bare();
         if self.make(bare, vec![bare.clone()]) {

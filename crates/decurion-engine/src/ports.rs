@@ -37,7 +37,6 @@ use crate::worktree::Worktrees;
 
 /// A model that can be asked.
 pub struct Model {
-    /// `provider/model`.
     pub name: String,
     /// As the provider knows it.
     pub id: String,
@@ -168,7 +167,6 @@ pub struct Instructions {
     pub place: Utf8PathBuf,
     /// The file that imports it; none for one that is read because of where it stands.
     pub imported_by: Option<Utf8PathBuf>,
-    /// The text.
     pub text: String,
 }
 
@@ -182,7 +180,6 @@ pub trait Settings: Send + Sync {
 /// What was written into settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// The file.
     pub file: Utf8PathBuf,
     /// Why it does not hold yet, or not wholly, if so.
     pub remark: Option<String>,
@@ -244,7 +241,6 @@ impl Default for Compaction {
 
 /// All that an engine is made of.
 pub struct Parts {
-    /// The models.
     pub models: Arc<dyn Models>,
     /// Every tool there is, less those of the engine.
     pub tools: Arc<ToolSet>,
@@ -260,11 +256,9 @@ pub struct Parts {
     pub skill_listing_chars: Option<usize>,
     /// How long a session that is to finish waits for the shells of its root.
     pub background_wait: Duration,
-    /// The recorded sessions.
     pub archive: Arc<decurion_store::Archive>,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
-    /// Who starts processes.
     pub processes: Option<Guard>,
     /// What commands are kept from by the kernel; none where nothing is.
     pub sandbox: Option<Arc<SandboxMaker>>,
@@ -304,7 +298,6 @@ pub struct Parts {
     pub instructions: Vec<Instructions>,
     /// Facts about the machine for the model: platform, shell.
     pub machine: String,
-    /// What "written" means.
     pub durability: Durability,
     /// How long a journal that cannot be written is tried; none is for ever.
     pub journal_patience: Option<Duration>,
@@ -328,9 +321,7 @@ pub struct Parts {
 pub struct Ports {
     /// What every run of the session reaches.
     pub shared: Shared,
-    /// In whose name.
     pub who: Who,
-    /// The model.
     pub model: Arc<Model>,
     /// What stands before the conversation.
     pub head: Arc<Head>,
@@ -340,28 +331,23 @@ pub struct Ports {
     pub fallbacks: Arc<[Fallback]>,
     /// Who asks, for the provider's queue and for scripts.
     pub tag: RequestTag,
-    /// The tools offered.
     pub tools: Arc<ToolSet>,
     /// The run's place in its session.
     pub desk: Arc<Desk>,
     /// The hooks in force for it.
     pub hooks: Hooks,
-    /// This run's account.
     pub account: AccountId,
-    /// Ends the run.
     pub cancel: CancellationToken,
 }
 
 /// What every run of a session reaches.
 #[derive(Clone)]
 pub struct Shared {
-    /// The session's id.
     pub session: SessionId,
     /// Where permission decisions are recorded.
     pub audit: Arc<dyn Audit>,
     /// Where the session was started: rules count from here, for every run.
     pub root: Utf8PathBuf,
-    /// Where events go.
     pub journal: Journal,
     /// What runs may do now; the session's task holds the other end.
     pub rights: watch::Receiver<Rights>,
@@ -392,7 +378,6 @@ impl std::ops::Deref for Ports {
 
 /// What tools work with, the same for all runs of a session.
 pub struct Equipment {
-    /// Who starts processes.
     pub processes: Option<Guard>,
     /// What commands are kept from by the kernel; none where nothing is.
     pub sandbox: Option<Arc<SandboxMaker>>,
@@ -410,7 +395,6 @@ pub struct Equipment {
     pub transcript: Utf8PathBuf,
     /// What tools may take and give.
     pub limits: Arc<ToolLimits>,
-    /// The web client.
     pub http: Http,
     /// What `~` stands for.
     pub home: Option<Utf8PathBuf>,
@@ -434,9 +418,7 @@ impl Equipment {
 
 /// A question on its way to the session's task.
 pub struct Ask {
-    /// Whose.
     pub who: Who,
-    /// What.
     pub question: Question,
     /// Where the answer goes.
     pub answer: oneshot::Sender<crate::approval::Heard>,

@@ -28,7 +28,6 @@ pub fn system(prompt: &str, append: Option<&str>) -> Vec<String> {
 pub struct Scene<'a> {
     /// Where the work happens.
     pub cwd: &'a Utf8Path,
-    /// Further directories.
     pub directories: &'a [camino::Utf8PathBuf],
     /// The git branch, if it is a repository.
     pub git_branch: Option<&'a str>,
@@ -36,7 +35,6 @@ pub struct Scene<'a> {
     pub git_status: Option<&'a str>,
     /// Facts about the machine.
     pub machine: &'a str,
-    /// Today.
     pub date: Timestamp,
     /// The user's and the project's instructions.
     pub instructions: &'a [Instructions],

@@ -52,7 +52,6 @@ pub(crate) enum Purpose {
 /// Where git is called from.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing<'a> {
-    /// The working directory.
     pub cwd: &'a Utf8Path,
     /// The folder that the user has agreed to, if it is this session's.
     pub trusted: Option<&'a Utf8Path>,
@@ -412,7 +411,6 @@ fn is_covered(from: &Utf8Path, trusted: Option<&Utf8Path>) -> bool {
 
 /// The folders of git for one checkout.
 struct Repository {
-    /// The checkout.
     top: Utf8PathBuf,
     /// The folder of git for this checkout.
     own: Utf8PathBuf,

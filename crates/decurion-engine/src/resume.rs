@@ -26,7 +26,6 @@ use crate::task::TaskTable;
 pub struct Opened {
     /// Where its events go.
     pub journal: Box<dyn Journal>,
-    /// Its id.
     pub id: SessionId,
     /// What its files held.
     pub folded: Folded,
@@ -42,7 +41,6 @@ pub struct Opened {
 
 /// What a transcript holds, folded.
 pub struct Folded {
-    /// The conversation.
     pub context: Context,
     /// The last run of the root.
     pub spec: Option<RunSpec>,

@@ -28,7 +28,6 @@ pub struct Rewind {
     pub dry_run: bool,
     /// Where the record is.
     pub journal: Journal,
-    /// In whose name.
     pub who: Who,
     /// Where bytes are kept; none where that was not asked for.
     pub keeper: Option<Keeper>,
@@ -127,7 +126,6 @@ type Caller = (Option<AgentId>, CallId);
 /// Where a prompt stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// In this session.
     Here,
     /// In the one that it was made from.
     Inherited,
@@ -221,9 +219,7 @@ impl Changes {
 /// One file that is other than it was.
 struct Change {
     path: Utf8PathBuf,
-    /// What it held.
     then: FileBefore,
-    /// What it holds.
     now: FileBefore,
     now_hash: Option<String>,
     /// Lines that putting it back adds, and that it takes away.

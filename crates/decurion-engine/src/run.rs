@@ -50,17 +50,14 @@ const MOST_INPUT: usize = 200;
 pub struct Run {
     /// All that was decided.
     pub spec: RunSpec,
-    /// What it reaches.
     pub ports: Ports,
 }
 
 /// What changes while a run lives; the run's task alone owns it.
 pub struct Progress {
-    /// The conversation.
     pub context: Context,
     /// What it took so far.
     pub totals: Totals,
-    /// Model turns made.
     pub turns: u32,
     /// The line of the prompt that this run began with, until that is in the conversation.
     pub untaken: Option<LineId>,

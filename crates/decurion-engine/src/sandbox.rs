@@ -84,10 +84,8 @@ pub struct SandboxSettings {
     pub report: fn(&str),
 }
 
-/// Our own folder.
 #[derive(Clone, Debug)]
 pub struct OwnFolder {
-    /// Where it is.
     pub folder: Utf8PathBuf,
     /// What hooks and MCP servers may read of it: scripts that they are made of.
     pub shown: Vec<Utf8PathBuf>,
@@ -198,7 +196,6 @@ pub enum SandboxError {
          folders in the rules instead of using wildcards"
     )]
     TooMany {
-        /// As written.
         rule: String,
         /// What was looked through.
         folder: Utf8PathBuf,
@@ -211,12 +208,7 @@ pub enum SandboxError {
          removed. The user can run it, or let it run without the sandbox: call Bash with dangerouslyDisableSandbox, which \
          asks the user"
     )]
-    HalfRemoved {
-        /// As written.
-        command: String,
-        /// What is read-only.
-        path: Utf8PathBuf,
-    },
+    HalfRemoved { command: String, path: Utf8PathBuf },
     /// Something that commands may not make does not exist, and nothing can be put in its place.
     #[error("cannot protect {path} from commands: cannot create its placeholder: {source}")]
     NotHeld {
@@ -791,7 +783,6 @@ impl SandboxMaker {
         nested
     }
 
-    /// What rules deny.
     fn add_rules(&self, paths: &mut Collected, policy: &Policy, unclear: bool) -> Result<(), SandboxError> {
         let around = &policy.around;
         let checkouts = around.checkout.iter().flat_map(Confinement::checkouts);

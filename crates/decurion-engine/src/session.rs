@@ -55,7 +55,6 @@ use crate::{elicit, own_tools, permits, skill};
 pub struct Session {
     /// What the engine is made of.
     pub parts: Arc<Parts>,
-    /// Its id.
     pub id: SessionId,
     /// What was asked for.
     pub request: SessionRequest,
@@ -71,7 +70,6 @@ pub struct Session {
     pub wire_head: Arc<WireHead>,
     /// The name it is stored under.
     pub head_name: String,
-    /// The tools offered.
     pub tools: Arc<ToolSet>,
     /// The checkout of its own that it works in.
     pub worktree: Option<Worktree>,
@@ -79,7 +77,6 @@ pub struct Session {
     pub cwd: camino::Utf8PathBuf,
     /// Where it works again once it leaves the checkout that it entered; none if it entered none.
     pub before: Option<camino::Utf8PathBuf>,
-    /// Further directories.
     pub directories: Vec<camino::Utf8PathBuf>,
     /// The conversation so far.
     pub context: Context,
@@ -115,7 +112,6 @@ pub struct Session {
     pub skills: Vec<Arc<Skill>>,
     /// Its tasks so far.
     pub tree: Tree,
-    /// Its MCP servers.
     pub servers: Option<SessionServers>,
     /// What is asked of the program that leads it.
     pub host: HostDesk,
@@ -140,7 +136,6 @@ pub struct Owner {
     pub budget: Arc<Mutex<Budget>>,
     /// What providers counted for requests.
     scale: Arc<Scale>,
-    /// The root's account.
     pub account: AccountId,
     queue: VecDeque<(RequestId, Work)>,
     /// How many bytes of prompts wait there.
@@ -196,7 +191,6 @@ pub struct Owner {
 /// Whether the session ends, and who asked for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
-    /// It goes on.
     No,
     /// A front end wants to hear when it has ended.
     For(RequestId),
@@ -555,7 +549,6 @@ impl Owner {
         self.session.host.leave();
     }
 
-    /// Answers a command.
     pub fn reply(&self, request: RequestId, reply: Reply) {
         self.session.journal.publish(&self.who, Event::Replied { request, reply });
     }

@@ -32,7 +32,6 @@ pub use decurion_protocol::nearest;
 pub use template::split as words;
 use template::{Piece, Template};
 
-/// The tool's name.
 pub const NAME: &str = "Skill";
 /// What an inline command may take at most, in milliseconds.
 const INLINE_TIMEOUT: u64 = 60_000;
@@ -49,7 +48,6 @@ pub fn listing_budget(setting: Option<usize>, window: u64) -> usize {
     setting.unwrap_or_else(|| usize::try_from(window / 1000 * LISTING_CHARS).unwrap_or(usize::MAX))
 }
 
-/// The tool.
 pub struct SkillTool {
     spec: ToolSpec,
     library: Arc<dyn Library>,
@@ -326,7 +324,6 @@ pub fn body(bench: &Bench<'_>, skill: &Skill) -> Result<String, String> {
 /// The skills that a definition names, in its agent's opening.
 #[derive(Default)]
 pub struct Preloaded {
-    /// Their texts.
     pub texts: Vec<String>,
     /// Those that bring hooks.
     pub hooked: Vec<String>,

@@ -43,7 +43,6 @@ pub struct Said {
     pub note: Option<String>,
     /// For a fork: the call that delegates, and what it is told about where it is.
     pub entry: Option<Entry>,
-    /// The prompt.
     pub prompt: Vec<Block>,
     /// The id of the prompt's line, where somebody knows it by that.
     pub line: Option<LineId>,
@@ -78,7 +77,6 @@ pub enum Beginning {
 pub struct Carried {
     /// Calls that were not begun, to be done first.
     pub calls: Vec<OpenCall>,
-    /// Its last reply.
     pub last: Option<LastReply>,
     /// Turns that count for this one's limit.
     pub turns: u32,
@@ -90,7 +88,6 @@ pub struct Carried {
 pub struct LastReply {
     /// The number of its record.
     pub seq: u64,
-    /// What it said.
     pub text: String,
     /// Why the model stopped.
     pub stop_reason: Option<String>,
@@ -106,9 +103,7 @@ pub struct LastReply {
 pub struct Entry {
     /// The delegating message, reduced to its own call.
     pub delegating: Message,
-    /// The call.
     pub call: CallId,
-    /// What answers it.
     pub output: ToolOutput,
 }
 
@@ -202,7 +197,6 @@ async fn finish(living: &Run, mut progress: Progress, outcome: Outcome, began: D
 
 /// How an attempt at the work came to a stop.
 enum Attempt {
-    /// By itself.
     Ended(Outcome),
     /// In the middle of something.
     Broken(Outcome),
@@ -243,7 +237,6 @@ async fn attempt(
     })
 }
 
-/// Someone stopped it.
 fn killed(living: &Run) -> Outcome {
     let by = living.ports.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take();
     Outcome::Killed { by: by.unwrap_or_else(|| BY_INTERRUPT.to_owned()) }
@@ -409,7 +402,6 @@ enum Heard {
     Words,
     /// A command: this is sent in its place.
     Command {
-        /// What.
         blocks: Vec<Block>,
         /// The command's name, where it brings hooks for whoever follows it.
         hooked: Option<String>,

@@ -167,17 +167,13 @@ pub fn root(
 pub struct Decided<'a> {
     /// Name of the stored head.
     pub head_name: &'a str,
-    /// The tools offered.
     pub tools: &'a ToolSet,
-    /// The model.
     pub model: &'a Model,
     /// Where the session works.
     pub cwd: &'a camino::Utf8Path,
     /// The checkout of its own that the session works in.
     pub worktree: Option<&'a Worktree>,
-    /// The mode.
     pub mode: Mode,
-    /// Further directories.
     pub directories: &'a [camino::Utf8PathBuf],
     /// How the MCP servers are doing.
     pub servers: Vec<McpStatus>,

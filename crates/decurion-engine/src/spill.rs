@@ -26,7 +26,6 @@ pub struct SpillInto {
     pub files: Option<Arc<SessionFiles>>,
     /// The most bytes of one output.
     pub limit: u64,
-    /// Takes secrets out.
     pub redact: Redact,
 }
 
@@ -125,7 +124,6 @@ impl<W: Write> Write for Redacting<W> {
         Ok(bytes.len())
     }
 
-    /// Nothing more comes.
     fn flush(&mut self) -> io::Result<()> {
         self.give(self.held.len())?;
         self.file.flush()

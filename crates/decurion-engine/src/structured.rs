@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use crate::call::Call;
 
-/// The tool's name.
 pub const NAME: &str = "StructuredOutput";
 /// What the model is told when it ends without calling it.
 pub const NUDGE: &str = "Give your final answer now by calling the StructuredOutput tool once, with an input \

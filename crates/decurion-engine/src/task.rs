@@ -32,11 +32,9 @@ pub const BY_END: &str = "the end of the session";
 pub struct Ending {
     /// Which ending of which task.
     pub id: EndingId,
-    /// How.
     pub outcome: Outcome,
     /// What it took, for an agent.
     pub totals: Option<Totals>,
-    /// When.
     pub at: Timestamp,
     /// The checkout it left its work in, if it had one of its own and changed it.
     pub worktree: Option<KeptWorktree>,
@@ -45,7 +43,6 @@ pub struct Ending {
 /// A checkout in which an agent left its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptWorktree {
-    /// Which.
     pub worktree: Worktree,
     /// What is in it, in words.
     pub left: String,
@@ -54,7 +51,6 @@ pub struct KeptWorktree {
 /// What a watcher sees of a task.
 #[derive(Clone, Debug)]
 pub struct TaskView {
-    /// Where it stands.
     pub state: TaskState,
     /// Its last ending, once there is one.
     pub ending: Option<Arc<Ending>>,
@@ -63,12 +59,10 @@ pub struct TaskView {
 /// How far a task has come: written by its run, read by everyone.
 pub type ProgressCell = Arc<Mutex<TaskProgress>>;
 
-/// One task.
 #[derive(Debug)]
 pub struct Row {
     /// What is known from its beginning; of the last one, for an agent that was taken up again.
     pub record: TaskRecord,
-    /// When that was.
     pub opened: Timestamp,
     /// The record that began its work, for an agent that was taken up again its last piece of it.
     since: u64,
@@ -489,7 +483,6 @@ impl TaskTable {
         row.view.borrow().ending.clone().filter(|ending| ending.id == *id)
     }
 
-    /// A task.
     pub fn row(&self, task: &TaskId) -> Option<&Row> {
         self.rows.get(task)
     }
@@ -499,7 +492,6 @@ impl TaskTable {
         self.rows.get_mut(task)
     }
 
-    /// All tasks.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         self.rows.values()
     }
@@ -580,7 +572,6 @@ impl Row {
         }
     }
 
-    /// Where it stands.
     pub fn state(&self) -> TaskState {
         self.view.borrow().state.clone()
     }
@@ -608,7 +599,6 @@ impl Row {
         if self.is_agent() { self.record.task.as_str().parse().ok() } else { None }
     }
 
-    /// Its last run.
     pub fn run(&self) -> Option<RunId> {
         self.spec.as_ref().map(|spec| spec.run)
     }

@@ -45,18 +45,14 @@ pub trait Ground: Send + Sync {
 /// Something in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
     pub name: OsString,
-    /// What it is.
     pub kind: Kind,
 }
 
 /// What there may be in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A link.
     Link,
-    /// A folder.
     Folder,
     /// A file, and everything else.
     Other,

@@ -122,14 +122,12 @@ struct Launch {
     said: Said,
     /// What an earlier run left.
     carried: Carried,
-    /// What it carries.
     kit: Kit,
     /// Whether its agent has not worked before.
     first: bool,
 }
 
 impl Owner {
-    /// Grants a wish.
     pub async fn grant(&mut self, wish: Wish) {
         match wish {
             Wish::Ask(ask) => self.asked(*ask).await,
@@ -349,7 +347,6 @@ pub(crate) struct Outfit {
     /// What it was made from: the definition, the parent's tools and the model.
     of: (Arc<AgentDefinition>, Arc<ToolSet>, Arc<Model>),
     background: bool,
-    /// The parent's depth.
     depth: u32,
     effort: Option<String>,
 }

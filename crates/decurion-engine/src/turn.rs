@@ -15,7 +15,6 @@ use crate::journal::JournalLost;
 use crate::ports::Ports;
 use crate::spending::Held;
 
-/// A whole reply.
 #[derive(Debug)]
 pub struct Reply {
     /// What the model said.

@@ -81,7 +81,6 @@ pub struct Wanted {
     pub from: Utf8PathBuf,
     /// Its name: the agent's id, or one a person chose.
     pub name: String,
-    /// For which session.
     pub session: SessionId,
     /// For which agent; none for the session itself.
     pub agent: Option<AgentId>,
@@ -98,7 +97,6 @@ pub struct Wanted {
 /// Rules that deny, and where they count from.
 #[derive(Clone, Debug, Default)]
 pub struct AskerRules {
-    /// The rules.
     pub rules: Arc<RuleSet>,
     /// What `/x` in one counts from.
     pub root: Utf8PathBuf,
@@ -124,13 +122,9 @@ pub struct Made {
 /// What an agent left in its worktree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Where.
     pub path: Utf8PathBuf,
-    /// On which branch.
     pub branch: String,
-    /// From which commit.
     pub base: String,
-    /// Commits since then.
     pub commits: u64,
     /// What differs from the beginning, committed or not.
     pub stat: Diffstat,
@@ -203,16 +197,13 @@ pub enum WorktreeError {
     NoRepository {
         /// Where one was looked for.
         path: Utf8PathBuf,
-        /// What git said.
         source: GitError,
     },
     /// Work in a checkout.
     #[error("a worktree is made from a checkout, and this is a bare repository: {0}")]
     Bare(Utf8PathBuf),
-    /// Commit something first.
     #[error("the repository has no commit yet, so a worktree would have nothing to begin with: {0}")]
     NoCommit(Utf8PathBuf),
-    /// Name another commit.
     #[error("`worktree.baseRef` names no commit of this repository: {0}")]
     NoBase(String),
     /// Install a newer git.
@@ -225,10 +216,8 @@ pub enum WorktreeError {
     Inside {
         /// Where they would be.
         path: Utf8PathBuf,
-        /// Inside of what.
         top: Utf8PathBuf,
     },
-    /// The same.
     #[error(
         "worktrees would be inside {top}, where commands may write while they are made; set `worktree.location` to a \
          folder outside: {path}"
@@ -236,17 +225,11 @@ pub enum WorktreeError {
     Writable {
         /// Where they would be.
         path: Utf8PathBuf,
-        /// Inside of what.
         top: Utf8PathBuf,
     },
     /// Choose another name, or end the session that has it.
     #[error("the worktree {name} is in use by session {session}")]
-    InUse {
-        /// Which.
-        name: String,
-        /// By whom.
-        session: SessionId,
-    },
+    InUse { name: String, session: SessionId },
     /// Choose another name, or remove the branch.
     #[error("there is a branch {0} already; choose another name, or remove it")]
     BranchExists(String),
@@ -256,7 +239,6 @@ pub enum WorktreeError {
     /// Merge it, or say that it may be lost.
     #[error("the worktree {name} has work in it that is not merged: {left}")]
     Unmerged {
-        /// Which.
         name: String,
         /// What is in it.
         left: Box<Left>,
@@ -266,12 +248,7 @@ pub enum WorktreeError {
     Name(String),
     /// See what git says about the submodule.
     #[error("the submodule {path} cannot be checked out from the objects at hand: {source}")]
-    Submodule {
-        /// Which.
-        path: Utf8PathBuf,
-        /// What git said.
-        source: GitError,
-    },
+    Submodule { path: Utf8PathBuf, source: GitError },
     /// Changes that are not committed belong to what is checked out.
     #[error(
         "uncommitted changes can only be copied onto what they were made on; leave `worktree.baseRef` out"
@@ -286,12 +263,7 @@ pub enum WorktreeError {
     Untrusted(Utf8PathBuf),
     /// Begin another agent with the changes as they are now.
     #[error("the uncommitted changes that the worktree started from are gone: {path} ({source})")]
-    CopiedGone {
-        /// Which worktree.
-        path: Utf8PathBuf,
-        /// What git said.
-        source: GitError,
-    },
+    CopiedGone { path: Utf8PathBuf, source: GitError },
     /// Make room on the disk.
     #[error("{source}; there may be no space left on the disk of {path}: {free} KiB are free")]
     Room {
@@ -299,7 +271,6 @@ pub enum WorktreeError {
         path: Utf8PathBuf,
         /// How much is free, in KiB.
         free: u64,
-        /// What failed.
         source: Box<WorktreeError>,
     },
     /// The sparse patterns did not come over.
@@ -314,7 +285,6 @@ pub enum WorktreeError {
     /// The state folder or the place for worktrees cannot be written.
     #[error("cannot use {what}: {source}")]
     State {
-        /// What for.
         what: String,
         /// What the system said.
         source: io::Error,
@@ -347,7 +317,6 @@ impl Worktrees {
         &self.git
     }
 
-    /// The leases.
     pub fn leases(&self) -> &Leases {
         &self.leases
     }
@@ -422,7 +391,6 @@ impl Worktrees {
         Ok(left)
     }
 
-    /// The clock.
     pub(crate) fn date(&self) -> jiff::Timestamp {
         self.clock.date()
     }

@@ -23,7 +23,6 @@ pub struct CaptureBounds {
 }
 
 impl CaptureBounds {
-    /// Only counts.
     pub const NOTHING: Self = Self { head: 0, tail: 0, file: 0 };
 
     /// Enough to show `head` and `tail` characters, whatever their width.
@@ -186,7 +185,6 @@ impl Capture {
         [&self.head, older, newer].concat()
     }
 
-    /// What was captured.
     pub fn finish(mut self) -> Captured {
         self.tail.rotate_left(self.oldest);
         let (file_bytes, file_error) = match self.spill {
@@ -238,7 +236,6 @@ impl Spill {
 /// What was kept of an output.
 #[derive(Debug)]
 pub struct Captured {
-    /// The first bytes.
     pub head: Vec<u8>,
     /// The last bytes that are not in `head`.
     pub tail: Vec<u8>,

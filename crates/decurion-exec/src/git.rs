@@ -76,16 +76,10 @@ pub enum GitError {
     NoGit,
     /// It could not be started: see why.
     #[error("`{command}` could not be started: {source}")]
-    Launch {
-        /// The command, shortened.
-        command: String,
-        /// Why.
-        source: LaunchError,
-    },
+    Launch { command: String, source: LaunchError },
     /// Git refused: its words say why.
     #[error("`{command}` failed ({exit}): {words}")]
     Refused {
-        /// The command, shortened.
         command: String,
         /// Its exit code or signal.
         exit: String,
@@ -95,25 +89,16 @@ pub enum GitError {
     /// It took too long and was stopped: look for a slow disk, a lock or a filter that hangs.
     #[error("`{command}` took longer than {seconds} s and was stopped")]
     Late {
-        /// The command, shortened.
         command: String,
         /// How long it had.
         seconds: u64,
     },
     /// It said more than is taken: the repository is too large for this.
     #[error("`{command}` gave more than {MOST_OUTPUT} bytes")]
-    Flood {
-        /// The command, shortened.
-        command: String,
-    },
+    Flood { command: String },
     /// It said something that cannot be understood: another version, or damage.
     #[error("`{command}` gave something unexpected: {what}")]
-    Odd {
-        /// The command, shortened.
-        command: String,
-        /// What.
-        what: String,
-    },
+    Odd { command: String, what: String },
     /// A path that no setting or record could hold: rename it.
     #[error("the path is not one line of UTF-8 text, which worktrees need: {path}")]
     Path {

@@ -58,7 +58,6 @@ const MOST_AT_ONCE: usize = 256;
 /// `/proc/self/exe` stays the right program when its file is replaced.
 #[derive(Clone, Debug)]
 pub struct GuardProgram {
-    /// The program.
     pub program: PathBuf,
     /// The arguments that make it a guard.
     pub args: Vec<OsString>,

@@ -29,11 +29,9 @@ use crate::{foreground, limits, sys};
 /// How the child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// With this code.
     Exited(u8),
     /// By this signal. What it drew may still be there.
     Killed {
-        /// Which.
         signal: i32,
         /// Whether it had the terminal to itself then.
         held: bool,

@@ -15,11 +15,9 @@ pub struct Launch {
     pub program: OsString,
     /// Its arguments, without the program's own name.
     pub args: Vec<OsString>,
-    /// The complete environment.
     pub env: Vec<(OsString, OsString)>,
     /// The directory it starts in.
     pub cwd: PathBuf,
-    /// What it reads.
     pub stdin: Stdin,
     /// How its two outputs are given to us.
     pub output: Output,
@@ -50,7 +48,6 @@ pub enum Output {
     /// Both in one stream, in the order they were written.
     #[default]
     Merged,
-    /// Apart.
     Separate,
 }
 
@@ -100,7 +97,6 @@ impl Launch {
 pub enum Exit {
     /// By itself, with this code.
     Code(i32),
-    /// By this signal.
     Signal(i32),
     /// It used more than it may, and was ended for it, or failed after part of it was.
     OverLimit(Limit),
@@ -166,14 +162,10 @@ impl std::fmt::Display for Limit {
 pub enum LaunchError {
     /// There is no such program: name another.
     #[error("no such program: {program:?}")]
-    NoProgram {
-        /// As given.
-        program: OsString,
-    },
+    NoProgram { program: OsString },
     /// The file is there and cannot be run: change its mode or its first line.
     #[error("cannot be executed ({source}): {program:?}")]
     NotExecutable {
-        /// As given.
         program: OsString,
         /// What the kernel said.
         source: io::Error,
@@ -181,7 +173,6 @@ pub enum LaunchError {
     /// The directory is gone or may not be entered: choose another.
     #[error("working directory cannot be entered ({source}): {cwd:?}")]
     Directory {
-        /// As given.
         cwd: PathBuf,
         /// What the kernel said.
         source: io::Error,
@@ -194,14 +185,10 @@ pub enum LaunchError {
     },
     /// A value that no process can be given, such as one with a NUL in it.
     #[error("cannot be passed to a process: {what}")]
-    Unpassable {
-        /// Which value.
-        what: String,
-    },
+    Unpassable { what: String },
     /// The machine refused (descriptors, processes, memory): try again when less is running.
     #[error("out of resources for {what}: {source}")]
     Resources {
-        /// What was wanted.
         what: &'static str,
         /// What the kernel said.
         source: io::Error,
@@ -222,12 +209,7 @@ pub enum LaunchError {
     },
     /// The guard could not be started, so nothing can be: check the installation.
     #[error("the guard process cannot be started ({reason}): {program:?}")]
-    NoGuard {
-        /// The guard's program.
-        program: PathBuf,
-        /// What went wrong.
-        reason: String,
-    },
+    NoGuard { program: PathBuf, reason: String },
     /// The guard did not answer in time: whether the command ran is not known, and it runs no more. Check
     /// before trying again.
     #[error("the guard process did not answer while it started a command, which may have run")]

@@ -60,7 +60,6 @@ fn stands_below(process: Pid, ancestor: Pid) -> Option<bool> {
 
 /// Why a process cannot be looked at.
 enum Unseen {
-    /// It has ended.
     Gone,
     /// It is another user's, and this system hides those.
     Others,

@@ -29,7 +29,6 @@ static BEFORE: OnceLock<Before> = OnceLock::new();
 /// What this process had when it began to adopt.
 struct Before {
     children: Vec<Pid>,
-    /// When that was.
     at: Ticks,
 }
 

@@ -31,9 +31,7 @@ const MOST_FOLDERS: usize = 16;
 /// What is put in a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An empty folder.
     Folder,
-    /// An empty file.
     File,
     /// A `commondir` of git that names the folder it lies in, where git looks for its settings anyway. Beside an empty
     /// one git does not work.

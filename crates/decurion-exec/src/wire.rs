@@ -64,14 +64,22 @@ pub(crate) enum Stage {
 pub(crate) enum Report {
     /// It runs, with this process id.
     Started(i32),
-    /// It never ran.
     Failed(Stage, i32),
     /// It ended by itself; `clean` if it left nothing behind, else [`Report::Swept`] follows.
-    Exited { code: i32, clean: bool },
+    Exited {
+        code: i32,
+        clean: bool,
+    },
     /// It was ended by a signal.
-    Signalled { signal: i32, clean: bool },
+    Signalled {
+        signal: i32,
+        clean: bool,
+    },
     /// It used more than it may.
-    OverLimit { limit: Limit, clean: bool },
+    OverLimit {
+        limit: Limit,
+        clean: bool,
+    },
     /// It was ended because the guard was lost.
     Unknown,
     /// Nothing of it is left.

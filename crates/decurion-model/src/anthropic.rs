@@ -25,26 +25,20 @@ use crate::{
 pub struct AnthropicSettings {
     /// Up to where `/v1/messages` follows, e.g. `https://api.anthropic.com`.
     pub base_url: String,
-    /// The credentials.
     pub key: AnthropicKey,
-    /// Values for `anthropic-beta`.
     pub betas: Vec<String>,
-    /// Further headers.
     pub headers: Vec<(String, String)>,
 }
 
 /// How a request is signed.
 #[derive(Clone, Debug)]
 pub enum AnthropicKey {
-    /// `x-api-key`.
     ApiKey(Secret),
-    /// `Authorization: Bearer`.
     Bearer(Secret),
     /// Not at all, for servers that do not ask.
     None,
 }
 
-/// The provider.
 pub struct Anthropic {
     endpoint: Endpoint,
 }

@@ -15,7 +15,6 @@ pub struct Catalog {
     aliases: Vec<Alias>,
 }
 
-/// One model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelInfo {
     /// Its name, without a date.
@@ -34,7 +33,6 @@ pub struct ModelInfo {
 pub struct Price {
     /// Read at full price.
     pub input: u64,
-    /// Written.
     pub output: u64,
     /// Read from the cache.
     #[serde(default)]
@@ -52,9 +50,7 @@ pub struct Price {
 pub struct Alias {
     /// The provider's name in the settings.
     pub provider: String,
-    /// The short name.
     pub alias: String,
-    /// The model.
     pub model: String,
 }
 
@@ -257,7 +253,6 @@ const OTHER_USES: &[&str] = &[
     "audio",
 ];
 
-/// Provider, alias, model.
 const BUILTIN_ALIASES: &[(&str, &str, &str)] = &[
     ("anthropic", "opus", "claude-opus-5-5"),
     ("anthropic", "sonnet", "claude-sonnet-5-5"),

@@ -27,7 +27,6 @@ const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"]
 /// How a block can be sent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CheckedBlock {
-    /// As it is.
     Same,
     /// In this form, because the dialect has no place for a part of it. This is no damage.
     Adapted(Block),

@@ -17,7 +17,6 @@ pub enum ModelError {
         status: u16,
         /// False if the provider said not to try again.
         retry: bool,
-        /// What it said.
         said: Said,
     },
     /// It refused for longer than we are to wait, or asks for longer than is left of that: a person decides.
@@ -31,7 +30,6 @@ pub enum ModelError {
         status: u16,
         /// For whom, and how long.
         wait: Box<VainWait>,
-        /// What it said.
         said: Said,
     },
     /// The provider failed: try again a bounded number of times.
@@ -43,13 +41,11 @@ pub enum ModelError {
         status: u16,
         /// False if the provider said not to try again.
         retry: bool,
-        /// What it said.
         said: Said,
     },
     /// The conversation no longer fits: shorten it, then ask again.
     #[error("the conversation is too long for the model: {said}")]
     TooLong {
-        /// 400 or 413.
         status: u16,
         /// What the provider said.
         said: Said,
@@ -73,7 +69,6 @@ pub enum ModelError {
     /// The request itself is wrong: repair it or stop; sending it again gives the same answer.
     #[error("the provider rejected the request (status {status}): {said}")]
     Rejected {
-        /// The status.
         status: u16,
         /// What the provider said.
         said: Said,
@@ -81,7 +76,6 @@ pub enum ModelError {
     /// No connection: try again, and tell the person which part failed.
     #[error("{cause}: {detail}")]
     Unreachable {
-        /// Which part.
         cause: UnreachableCause,
         /// What the system said.
         detail: String,
@@ -119,10 +113,7 @@ pub enum ModelError {
     },
     /// The settings cannot work: correct them.
     #[error("the provider's settings are wrong: {detail}")]
-    Misconfigured {
-        /// What is wrong.
-        detail: String,
-    },
+    Misconfigured { detail: String },
 }
 
 /// A wait that was given up.
@@ -280,7 +271,6 @@ impl ModelError {
 }
 
 impl Said {
-    /// Only words.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), kind: None, request_id: None }
     }

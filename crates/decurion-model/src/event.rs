@@ -18,7 +18,6 @@ pub enum ModelEvent {
     Block {
         /// Its place in the message.
         index: u32,
-        /// The block.
         block: Block,
     },
     /// The reply is whole. Always the last event.
@@ -37,7 +36,6 @@ pub struct Reply {
     /// Why the model stopped, in Anthropic's words (`end_turn`, `tool_use`, `max_tokens`, `refusal` …);
     /// one we do not know is passed as it came.
     pub stop_reason: Option<String>,
-    /// What it used.
     pub usage: Usage,
 }
 

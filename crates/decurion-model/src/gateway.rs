@@ -38,7 +38,6 @@ pub enum GatewayEvent {
     /// A try of the request that the provider has not refused gave no reply: everything shown of it is void, and it may
     /// be billed.
     Discarded {
-        /// Why.
         reason: String,
         /// Whether anything of it was shown.
         shown: bool,
@@ -197,7 +196,6 @@ enum Phase {
     Over,
 }
 
-/// One attempt.
 struct Try {
     stream: BoxStream<'static, Result<ModelEvent, ModelError>>,
     permit: Permit,

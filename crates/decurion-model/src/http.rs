@@ -137,7 +137,6 @@ fn misconfigured(error: &(dyn Error + 'static)) -> ModelError {
 /// One address with its headers.
 pub(crate) struct Endpoint {
     http: Http,
-    /// Where conversations go.
     url: Url,
     /// Where the list of models is.
     models: Url,

@@ -58,9 +58,7 @@ pub(crate) enum Why {
 /// What a limiter does at the moment, for people.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// Requests under way.
     pub running: usize,
-    /// Requests waiting.
     pub waiting: usize,
     /// How many may be under way; none until the provider has complained.
     pub limit: Option<usize>,

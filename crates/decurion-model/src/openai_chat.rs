@@ -28,11 +28,9 @@ pub struct OpenAiChatSettings {
     pub base_url: String,
     /// The key, sent as `Authorization: Bearer`; local servers need none.
     pub key: Option<Secret>,
-    /// Further headers.
     pub headers: Vec<(String, String)>,
 }
 
-/// The provider.
 pub struct OpenAiChat {
     endpoint: Endpoint,
 }

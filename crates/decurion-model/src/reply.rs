@@ -39,9 +39,7 @@ const MAX_RAW_INPUT: usize = 10_000;
 
 /// A response as it comes from a connection or from a script.
 pub struct Response {
-    /// The status.
     pub status: u16,
-    /// The headers.
     pub headers: HeaderMap,
     /// The body, in whatever pieces it comes.
     pub body: BoxStream<'static, Result<Bytes, ModelError>>,

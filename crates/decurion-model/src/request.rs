@@ -26,7 +26,6 @@ pub struct ModelRequest {
     pub head: Arc<WireHead>,
     /// The conversation; cloning it copies no text.
     pub messages: Vec<WireMessage>,
-    /// Who asks.
     pub tag: RequestTag,
     /// The models of the same provider to change to while this one stays overloaded, one after the other, with commas
     /// between them.
@@ -52,7 +51,6 @@ pub struct Head {
     /// How much effort, in the provider's word (`low`, `medium`, `high` …).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<String>,
-    /// The sampling temperature.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
     /// Texts at which the model stops.
@@ -68,7 +66,6 @@ pub struct Head {
 /// A tool as a model is shown it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolSchema {
-    /// Its name.
     pub name: String,
     /// When and how to use it.
     pub description: String,
@@ -81,10 +78,8 @@ pub struct ToolSchema {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputLimitField {
-    /// `max_tokens`.
     #[default]
     MaxTokens,
-    /// `max_completion_tokens`.
     MaxCompletionTokens,
 }
 
@@ -118,9 +113,7 @@ pub enum RequestClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {
-    /// Anthropic Messages.
     Anthropic,
-    /// OpenAI-compatible Chat Completions.
     OpenAiChat,
 }
 
@@ -142,7 +135,6 @@ pub struct WireHead {
 /// A message in a provider's bytes. One message of ours may be several there, joined by commas, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireMessage {
-    /// The bytes.
     pub bytes: Bytes,
     /// Where the moving `cache_control` goes if this is the last message; `bytes.len()` if it cannot.
     pub cut: usize,
@@ -151,7 +143,6 @@ pub struct WireMessage {
 }
 
 impl Dialect {
-    /// Writes a head.
     pub fn head(self, head: &Head) -> WireHead {
         match self {
             Self::Anthropic => anthropic::write_head(head),
@@ -159,7 +150,6 @@ impl Dialect {
         }
     }
 
-    /// Writes a message.
     pub fn message(self, message: &Message) -> WireMessage {
         let written = match self {
             Self::Anthropic => anthropic::write_message(message),

@@ -27,7 +27,6 @@ pub struct Script {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct ScriptError {
-    /// Counted from 1.
     pub line: u32,
     /// Counted in characters from 1.
     pub column: u32,
@@ -41,11 +40,8 @@ pub struct ScriptError {
     "no rule of the script fits agent {agent:?} (path {path:?}), turn {turn}, try {attempt}, whose last message is: {last}"
 )]
 pub struct NoMatch {
-    /// The agent's type.
     pub agent: String,
-    /// Its path.
     pub path: String,
-    /// Which turn.
     pub turn: u32,
     /// Which try of the same request.
     pub attempt: u32,
@@ -79,27 +75,21 @@ pub struct Plan {
 /// One step of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// A text block.
     Say {
-        /// The text.
         text: String,
         /// How many characters per piece.
         chunk: usize,
         /// How long to wait before each piece.
         every: Duration,
     },
-    /// A thinking block.
     Think {
-        /// The text.
         text: String,
         /// How many characters per piece.
         chunk: usize,
         /// How long to wait before each piece.
         every: Duration,
     },
-    /// A tool call.
     Call {
-        /// The tool.
         name: String,
         /// The call's id; none means one made from the request.
         id: Option<String>,
@@ -108,13 +98,11 @@ pub enum Step {
     },
     /// A content block of any kind, sent as it is (Anthropic only).
     Block(Value),
-    /// Wait.
     Delay(Duration),
     /// An error in mid stream.
     Error {
         /// Its kind, e.g. `overloaded_error`.
         kind: String,
-        /// Its message.
         message: String,
     },
     /// These bytes, whatever they are.
@@ -132,7 +120,6 @@ pub enum Step {
 /// The input of a scripted call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CallInput {
-    /// An object.
     Json(Map<String, Value>),
     /// Text in the place of JSON, for inputs that cannot be parsed.
     Raw(String),
@@ -141,9 +128,7 @@ pub enum CallInput {
 /// How a stream stalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
-    /// Nothing at all.
     Silent,
-    /// Keep-alives.
     Pings(Duration),
     /// Pieces with nothing in them.
     Empty(Duration),
@@ -152,11 +137,8 @@ pub enum Stall {
 /// An answer that is not a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The status.
     pub status: u16,
-    /// Further headers.
     pub headers: Vec<(String, String)>,
-    /// The body.
     pub body: FailureBody,
 }
 
@@ -167,10 +149,8 @@ pub enum FailureBody {
     Error {
         /// Its kind; none means the usual one for the status.
         kind: Option<String>,
-        /// Its message.
         message: String,
     },
-    /// This text.
     Raw(String),
 }
 
@@ -186,11 +166,8 @@ pub enum Split {
 /// Where a stream breaks off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// After how many.
     pub after: usize,
-    /// Of what.
     pub unit: CutUnit,
-    /// How.
     pub ending: CutEnding,
 }
 
@@ -210,12 +187,10 @@ pub enum CutEnding {
     Reset,
     /// The connection is closed in order.
     Close,
-    /// Nothing more comes.
     Stall,
 }
 
 impl Script {
-    /// Reads a script.
     pub fn parse(text: &str) -> Result<Self, ScriptError> {
         parse::script(text).map(|rules| Self { rules })
     }
@@ -269,7 +244,6 @@ enum Place {
     Last,
     /// Its text without tool results.
     Text,
-    /// Its tool results.
     Result,
     /// The text of the first message.
     First,

@@ -15,7 +15,6 @@ pub struct AgentDefinition {
     pub name: String,
     /// When to use it, for the model that delegates.
     pub description: String,
-    /// Its system prompt.
     pub prompt: String,
     /// Which tools it may use.
     pub tools: ToolSelection,
@@ -23,7 +22,6 @@ pub struct AgentDefinition {
     pub model: Option<String>,
     /// Its permission mode; none runs in the parent's.
     pub mode: Option<Mode>,
-    /// Its limits.
     pub limits: Limits,
     /// Where it came from, which decides what it may widen.
     pub source: AgentSource,
@@ -125,7 +123,6 @@ pub struct Equipment {
     /// `user`, `project` or `local`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
-    /// `worktree`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<String>,
     /// The JSON Schema its report must satisfy.
@@ -146,7 +143,6 @@ impl Equipment {
 pub struct ToolSelection {
     /// Only these, if given.
     pub only: Option<Vec<String>>,
-    /// Never these.
     pub except: Vec<String>,
 }
 
@@ -163,16 +159,13 @@ impl ToolSelection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentSource {
-    /// Part of Decurion.
     #[default]
     Builtin,
     /// The user's folder, or the command line.
     User,
     /// The project's folder: part of a repository, so not trusted to widen anything.
     Project,
-    /// A plugin.
     Plugin,
-    /// The administrator.
     Managed,
 }
 

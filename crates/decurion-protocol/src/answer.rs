@@ -11,7 +11,6 @@ use crate::{PermissionUpdate, Rule, Verdict};
 /// What was answered to whether a call may run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ruling {
-    /// It may.
     Allow {
         /// With this input instead.
         input: Option<Value>,
@@ -20,7 +19,6 @@ pub enum Ruling {
         /// What else changes with it.
         changes: Changes,
     },
-    /// It may not.
     Deny {
         /// What to tell the model, if it was said.
         message: Option<String>,

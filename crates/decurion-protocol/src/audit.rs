@@ -15,7 +15,6 @@ pub const TEXT_LIMIT: usize = 1024;
 /// One thing that happened and may have to be accounted for later.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AuditEntry {
-    /// When.
     pub at: Timestamp,
     /// In which session; none for what the log says about itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,7 +25,6 @@ pub struct AuditEntry {
     /// The names from the root to the agent: `main/reviewer`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
-    /// What happened.
     #[serde(flatten)]
     pub kind: AuditKind,
 }
@@ -39,7 +37,6 @@ pub enum AuditKind {
     Permission(PermissionEntry),
     /// The sandbox refused something that a command tried, or the command says so.
     Sandbox {
-        /// The command.
         title: String,
         /// The path or the hosts that were refused, or the line by which the command says so.
         refused: String,
@@ -53,16 +50,13 @@ pub enum AuditKind {
     Unsandboxed {
         /// The call, by its id in the transcript.
         call: String,
-        /// The command.
         title: String,
-        /// Why.
         reason: String,
     },
     /// A command or tool opened a connection to another machine, or was kept from it.
     Egress {
         /// The name that was asked for.
         host: String,
-        /// The port.
         port: u16,
         /// The address connected to; none where it came to no connection.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +66,6 @@ pub enum AuditKind {
         /// Who or what decided; entries of earlier versions do not tell.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<DecidedBy>,
-        /// Why.
         reason: String,
         /// Bytes sent to the host.
         bytes_up: u64,
@@ -90,7 +83,6 @@ pub enum AuditKind {
     Damage {
         /// Which kind of damage, in the words of `decurion audit verify`.
         problem: String,
-        /// What was found.
         detail: String,
     },
     /// A kind that a later version writes.
@@ -103,7 +95,6 @@ pub enum AuditKind {
 pub struct PermissionEntry {
     /// The call, by its id in the transcript.
     pub call: String,
-    /// The tool.
     pub tool: String,
     /// What was asked for, such as the command; without secrets.
     pub title: String,
@@ -124,11 +115,9 @@ pub struct PermissionEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecidedBy {
-    /// A permission rule.
     Rule,
     /// The permission mode or the built-in policy, where no rule decides.
     Policy,
-    /// A hook.
     Hook,
     /// A person, at a terminal or with `decurion tasks answer`.
     Person,

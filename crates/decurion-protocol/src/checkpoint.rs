@@ -7,18 +7,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "was", rename_all = "snake_case")]
 pub enum FileBefore {
-    /// There was none.
     Missing,
     /// This, kept in the session's folder.
     Kept {
         /// The name of what is kept: SHA-256 of the content in lower hex.
         hash: String,
-        /// The file's permissions.
         mode: u32,
     },
     /// It is not known any more.
     NotKept {
-        /// Why not.
         reason: String,
     },
 }

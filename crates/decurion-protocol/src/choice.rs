@@ -48,18 +48,14 @@ pub struct Choice {
 /// One answer that is offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChoiceOption {
-    /// What is chosen.
     pub label: String,
-    /// What it means.
     pub description: String,
     /// What it would look like, as Markdown.
     pub preview: Option<String>,
 }
 
-/// What was chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chosen {
-    /// Of this question.
     pub question: String,
     /// The labels, or a person's own words.
     pub answers: Vec<String>,

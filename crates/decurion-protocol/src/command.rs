@@ -13,7 +13,6 @@ use crate::{
 pub struct Request {
     /// Chosen by the sender.
     pub id: RequestId,
-    /// What is asked.
     pub command: Command,
 }
 
@@ -51,9 +50,7 @@ pub enum Command {
     },
     /// Answer an open question.
     Answer {
-        /// Which.
         question: QuestionId,
-        /// How.
         answer: Answer,
         /// What else changes with it, from the next call on: what an agent in the background asks gives no rights to
         /// the whole session. What cannot be done of it keeps the answer from nothing; the reply names it
@@ -65,9 +62,7 @@ pub enum Command {
     },
     /// Answer what the session asked of its host.
     AnswerHost {
-        /// Which.
         request: HostRequestId,
-        /// How.
         answer: HostAnswer,
     },
     /// Stop waiting for foreground tasks; they go on.
@@ -76,14 +71,11 @@ pub enum Command {
         /// for.
         target: Option<String>,
     },
-    /// End a task.
     Stop {
-        /// Which.
         task: TaskId,
     },
     /// Hold an agent: what it has under way comes to its end, and nothing more is begun. Stays so after a restart.
     Pause {
-        /// Which.
         task: TaskId,
         /// Whether all below it too, with whatever it still begins.
         #[serde(default)]
@@ -91,7 +83,6 @@ pub enum Command {
     },
     /// Let an agent go on that was held; where too many work, it waits for a place.
     Continue {
-        /// Which.
         task: TaskId,
         /// Whether all below it too.
         #[serde(default)]
@@ -99,7 +90,6 @@ pub enum Command {
     },
     /// Give an agent another budget, up to what is left above it; the reply holds all its limits then.
     Rebudget {
-        /// Which.
         task: TaskId,
         /// What is given replaces what held, what is not given stays. Tokens and money count all that it has used.
         limits: Limits,
@@ -114,9 +104,7 @@ pub enum Command {
     },
     /// Tell an agent something; one that has ended goes on with it.
     Tell {
-        /// Which.
         agent: AgentId,
-        /// What.
         text: String,
     },
     /// List all tasks; the reply holds them.
@@ -125,19 +113,16 @@ pub enum Command {
     Finish,
     /// Tell how the session stands; the reply holds it.
     Inspect {
-        /// What of it.
         what: Inspected,
     },
     /// End the turn under way and what it runs in the foreground; the reply names what is still queued.
     Interrupt,
     /// Change the permission mode.
     SetMode {
-        /// To this.
         mode: Mode,
     },
     /// Change what may be done, for the rest of the session: all of it or nothing.
     Permit {
-        /// What changes.
         updates: Vec<PermissionUpdate>,
     },
     /// Change the model from the next turn on.
@@ -165,7 +150,6 @@ pub enum Command {
     /// Use these MCP servers in place of those that were set so before, and of all that live in the host; the
     /// reply names what was added and removed.
     SetServers {
-        /// Those.
         servers: Vec<McpServer>,
     },
     /// Connect to an MCP server again, also to one that was given up.
@@ -210,9 +194,7 @@ pub enum Reply {
         #[serde(default, skip_serializing_if = "Value::is_null")]
         value: Value,
     },
-    /// Not possible.
     Refused {
-        /// Why.
         reason: String,
     },
 }

@@ -54,7 +54,6 @@ pub struct CommandReceiver {
 /// A request that waits to be handled. Its room is free once it is dropped.
 #[derive(Debug)]
 pub struct Queued {
-    /// The request.
     pub request: Request,
     _room: OwnedSemaphorePermit,
 }

@@ -9,14 +9,12 @@ use serde_json::Value;
 /// What a server asks a person for. The message and what is wanted are the server's own words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Elicitation {
-    /// The server.
     pub server: String,
     /// What it says to the person.
     pub message: String,
     /// How many calls of its tools were under way. It does not say for which of them it asks; with several,
     /// the one that is named is the last that began.
     pub calls: usize,
-    /// What it wants.
     #[serde(flatten)]
     pub wanted: Wanted,
 }
@@ -47,7 +45,6 @@ pub enum Wanted {
 pub enum ElicitationAction {
     /// Gave what was asked for.
     Accept,
-    /// Refused.
     Decline,
     /// Neither: nobody answered, or it is not wanted any more.
     Cancel,
@@ -56,7 +53,6 @@ pub enum ElicitationAction {
 /// A person's answer to a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Elicited {
-    /// What they did.
     pub action: ElicitationAction,
     /// The form as filled in, with [`ElicitationAction::Accept`].
     #[serde(default, skip_serializing_if = "Option::is_none")]

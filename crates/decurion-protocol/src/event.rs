@@ -31,9 +31,7 @@ pub struct Envelope {
     /// Whose event; none is the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
-    /// During which run.
     pub run: RunId,
-    /// What happened.
     pub event: Event,
 }
 
@@ -46,14 +44,12 @@ pub enum Event {
         /// The facts that hold for the session.
         info: Box<SessionInfo>,
     },
-    /// A run begins.
     RunStarted {
         /// All that was decided for it.
         spec: Box<RunSpec>,
     },
     /// A whole message joined the conversation: a prompt, a note, or the model's reply.
     Message {
-        /// The message.
         message: Message,
         /// One id per line it takes in the transcript: one per block of an assistant's message, else one.
         lines: Vec<LineId>,
@@ -65,13 +61,10 @@ pub enum Event {
     },
     /// A call is about to run. After a crash, a call with this and no end has an unknown outcome.
     CallStarted {
-        /// The call.
         call: CallId,
-        /// The tool.
         tool: String,
         /// What it would touch, and its title.
         intent: Box<Intent>,
-        /// Why it may.
         decision: Decision,
         /// The input as it runs, where a hook or a person changed it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,13 +72,9 @@ pub enum Event {
     },
     /// A call was not run because of a rule, a mode, or an answer.
     CallRefused {
-        /// The call.
         call: CallId,
-        /// The tool.
         tool: String,
-        /// Its input.
         input: Value,
-        /// Which decision.
         decision: Decision,
         /// Whether a person would have been asked, and nobody could be.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -93,7 +82,6 @@ pub enum Event {
     },
     /// A call has its result, which joins the conversation.
     CallEnded {
-        /// The call.
         call: CallId,
         /// The tool, for readers that did not see its start.
         tool: String,
@@ -101,7 +89,6 @@ pub enum Event {
         line: LineId,
         /// The line of the call's own block.
         parent: Option<LineId>,
-        /// The result.
         output: Box<ToolOutput>,
         /// How long it ran.
         duration_ms: u64,
@@ -120,21 +107,14 @@ pub enum Event {
         kept: Vec<LineId>,
         /// Who asked: `auto` or `manual`.
         trigger: String,
-        /// Tokens before.
         tokens_before: u64,
         /// State that a reader starting here must know.
         checkpoint: Value,
     },
     /// A person must decide.
-    Asked {
-        /// What.
-        question: Box<Question>,
-    },
-    /// It was decided.
+    Asked { question: Box<Question> },
     Answered {
-        /// Which question.
         question: QuestionId,
-        /// How.
         answer: Answer,
         /// By whom: `user`, `host`, `nobody`.
         by: String,
@@ -146,18 +126,12 @@ pub enum Event {
     },
     /// A task took a step.
     TaskChanged {
-        /// Which.
         task: TaskId,
         /// Where it stands now.
         state: TaskState,
     },
     /// An agent has another budget from here on.
-    Rebudgeted {
-        /// Which.
-        task: TaskId,
-        /// All its limits.
-        limits: Limits,
-    },
+    Rebudgeted { task: TaskId, limits: Limits },
     /// Below a limit: a request is about to be sent, was under way when the limit came, or is under way no more.
     Reserved {
         /// What the request is charged as if the process dies before its end is on record; none once it is over and
@@ -171,10 +145,7 @@ pub enum Event {
         charge: Box<Charge>,
     },
     /// A person runs a command himself. After a crash, one with this and no end has an unknown outcome.
-    ShellBegun {
-        /// The command.
-        shell: Box<ShellLine>,
-    },
+    ShellBegun { shell: Box<ShellLine> },
     /// It has ended. Its message joins the conversation by itself, once ([`Origin::Shell`]).
     ShellEnded {
         /// The command and what came of it.
@@ -186,10 +157,7 @@ pub enum Event {
         mail: Box<Mail>,
     },
     /// The session's mode is now this.
-    ModeChanged {
-        /// The mode.
-        mode: Mode,
-    },
+    ModeChanged { mode: Mode },
     /// What may be done was changed for the rest of the session, by an answer or by whoever leads it. On record before
     /// the answer that it came with, and taken up again with the session.
     RightsChanged {
@@ -219,7 +187,6 @@ pub enum Event {
         call: Option<CallId>,
         /// The file, by the path that holds no links.
         path: Utf8PathBuf,
-        /// What it holds.
         before: FileBefore,
     },
     /// The root's conversation goes on from an earlier line: what it said and heard since is no part of it any more,
@@ -253,9 +220,7 @@ pub enum Event {
     Connection {
         /// The call that runs the command.
         call: CallId,
-        /// The host's name.
         host: String,
-        /// Its port.
         port: u16,
         /// The address that was used.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -274,48 +239,23 @@ pub enum Event {
     Notice {
         /// `info`, `warning` or `error`.
         level: String,
-        /// One line.
         text: String,
     },
     /// A run is over.
-    RunEnded {
-        /// How.
-        outcome: Outcome,
-        /// What it took.
-        totals: Box<Totals>,
-    },
+    RunEnded { outcome: Outcome, totals: Box<Totals> },
 
     /// An agent is ready for its first request: the steps taken, in order. Kept only where one has something to
     /// say that no other event says.
-    Prepared {
-        /// The steps.
-        steps: Vec<Step<StartStep>>,
-    },
+    Prepared { steps: Vec<Step<StartStep>> },
     /// An agent has let go of all it carried: the steps taken, in order. Kept only where one has something to say.
-    Released {
-        /// The steps.
-        steps: Vec<Step<ReleaseStep>>,
-    },
+    Released { steps: Vec<Step<ReleaseStep>> },
 
     /// Part of a reply that is still coming (transient; provisional until its `Message`).
-    Delta {
-        /// Which part.
-        delta: Delta,
-    },
+    Delta { delta: Delta },
     /// A running call says something (transient).
-    CallProgress {
-        /// The call.
-        call: CallId,
-        /// What.
-        text: String,
-    },
+    CallProgress { call: CallId, text: String },
     /// How far a task has come (transient).
-    TaskProgressed {
-        /// Which.
-        task: TaskId,
-        /// How far.
-        progress: Box<TaskProgress>,
-    },
+    TaskProgressed { task: TaskId, progress: Box<TaskProgress> },
     /// Why nothing moves right now, or that it moves again (transient).
     Waiting {
         /// For what; none means it goes on.
@@ -339,13 +279,9 @@ pub enum Event {
         to: String,
     },
     /// A hook begins (transient).
-    HookStarted {
-        /// Which.
-        hook: HookRun,
-    },
+    HookStarted { hook: HookRun },
     /// A hook is over (transient; what came of it is on record where it had an effect).
     HookEnded {
-        /// Which.
         hook: HookRun,
         /// What it printed, shortened.
         stdout: String,
@@ -354,22 +290,14 @@ pub enum Event {
         /// Its exit code, if it had one of its own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,
-        /// How it went.
         ending: HookEnding,
     },
     /// The program that leads the session is asked for something (transient).
-    HostAsked {
-        /// What.
-        request: Box<HostRequest>,
-    },
+    HostAsked { request: Box<HostRequest> },
     /// Nobody waits any more for something that was asked of it (transient).
-    HostReleased {
-        /// Which.
-        request: HostRequestId,
-    },
+    HostReleased { request: HostRequestId },
     /// The answer to a command (transient).
     Replied {
-        /// Which.
         request: RequestId,
         /// What came of it.
         reply: Reply,
@@ -466,7 +394,6 @@ impl Event {
 /// The facts that hold for a session and stand on every line of its transcript.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionInfo {
-    /// The session.
     pub session: SessionId,
     /// Where it was started.
     pub cwd: Utf8PathBuf,
@@ -509,7 +436,6 @@ pub struct MessageMeta {
     /// What the response used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// What it cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Money>,
     /// What it tells its reader, once.
@@ -535,7 +461,6 @@ pub struct MessageMeta {
 /// What was used for no reply of the conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Charge {
-    /// For what.
     pub kind: ChargeKind,
     /// The model that was asked.
     pub model: String,
@@ -604,11 +529,9 @@ pub struct Timing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(WaitKind, u64, u64)", into = "(WaitKind, u64, u64)")]
 pub struct Wait {
-    /// For what.
     pub kind: WaitKind,
     /// Milliseconds after the reply was asked for.
     pub after_ms: u64,
-    /// How long.
     pub ms: u64,
 }
 
@@ -618,7 +541,6 @@ pub struct Wait {
 pub enum WaitKind {
     /// Others used the provider.
     Turn,
-    /// The provider's limit.
     Limit,
     /// A request that failed was tried again.
     Retry,
@@ -678,11 +600,9 @@ impl WaitReason {
 pub struct Totals {
     /// What its responses used, added up.
     pub usage: Usage,
-    /// What that cost.
     pub cost: Money,
     /// Tool results plus one: the ecosystem's count of turns.
     pub turns: u32,
-    /// Wall time.
     pub duration_ms: u64,
     /// Time spent waiting for models.
     pub api_duration_ms: u64,
@@ -704,7 +624,6 @@ pub struct Totals {
     /// (`rate_limit` …), or one of [`ending`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Calls of tools.
     #[serde(skip_serializing_if = "is_zero_u32")]
     pub tool_uses: u32,
     /// Tokens of the last response with all that it read: the size of the conversation.
@@ -725,7 +644,6 @@ pub struct Totals {
 pub mod ending {
     /// The answer did not come in the shape that was asked for.
     pub const STRUCTURED_OUTPUT: &str = "structured_output_retries";
-    /// The model refused.
     pub const REFUSAL: &str = "refusal";
     /// The conversation is too long for the model.
     pub const TOO_LONG: &str = "prompt_too_long";
@@ -749,7 +667,6 @@ fn is_zero_u64(number: &u64) -> bool {
 pub struct ModelTotals {
     /// What its responses used.
     pub usage: Usage,
-    /// What that cost.
     pub cost: Money,
     /// The size of its window.
     pub window: u64,
@@ -760,11 +677,8 @@ pub struct ModelTotals {
 /// A call that was refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Denial {
-    /// The tool.
     pub tool: String,
-    /// The call.
     pub call: CallId,
-    /// Its input.
     pub input: Value,
 }
 
@@ -772,10 +686,8 @@ pub struct Denial {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// Someone asked.
     #[default]
     Prompt,
-    /// The model answered.
     Model,
     /// The runtime tells the model something; the word says what (`context`, `notification`, `hook` …).
     Note(String),
@@ -791,7 +703,6 @@ pub enum Origin {
 pub enum Delta {
     /// A reply begins. Anything provisional before it is void.
     Started {
-        /// The provider's id.
         message_id: String,
         /// The model that answers.
         model: String,
@@ -800,63 +711,38 @@ pub enum Delta {
     },
     /// A block begins, empty.
     BlockStarted {
-        /// Its place.
         index: u32,
         /// The block as it begins.
         block: Block,
     },
     /// More text of a block.
-    Text {
-        /// The block's place.
-        index: u32,
-        /// The text.
-        text: String,
-    },
+    Text { index: u32, text: String },
     /// More reasoning of a block.
-    Thinking {
-        /// The block's place.
-        index: u32,
-        /// The text.
-        text: String,
-    },
+    Thinking { index: u32, text: String },
     /// The seal of a reasoning block.
-    Signature {
-        /// The block's place.
-        index: u32,
-        /// The seal.
-        signature: String,
-    },
+    Signature { index: u32, signature: String },
     /// More of a call's input, as JSON text.
     Input {
-        /// The block's place.
         index: u32,
         /// Part of the JSON.
         json: String,
     },
     /// A block is whole.
-    BlockEnded {
-        /// Its place.
-        index: u32,
-    },
+    BlockEnded { index: u32 },
     /// The reply is whole.
     Ended {
         /// Why the model stopped.
         stop_reason: Option<String>,
-        /// What it used.
         usage: Usage,
     },
     /// What was shown of this reply is void; it is asked for again.
-    Discarded {
-        /// Why.
-        reason: String,
-    },
+    Discarded { reason: String },
 }
 
 /// Why a run does not move.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum WaitReason {
-    /// The model works.
     Model,
     /// The provider asked us to wait, or a request failed and is tried again.
     Retry {
@@ -864,11 +750,9 @@ pub enum WaitReason {
         attempt: u32,
         /// How many there may be; none is unlimited.
         of: Option<u32>,
-        /// How long.
         delay_ms: u64,
         /// The HTTP status, if there was one.
         status: Option<u16>,
-        /// What happened.
         error: String,
         /// Whether it is the provider's limit rather than a fault.
         rate_limited: bool,
@@ -885,7 +769,6 @@ pub enum WaitReason {
     },
     /// A person must answer.
     Permission {
-        /// Which question.
         question: QuestionId,
     },
     /// The conversation is being shortened.

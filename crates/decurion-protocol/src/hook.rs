@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 /// One command for one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookDeclaration {
-    /// When.
     pub event: HookEvent,
     /// For which subjects (tools, agent types, sources …), as a pattern of the whole name; none is for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,9 +92,7 @@ pub enum HookEvent {
     UserPromptSubmit,
     /// A call is about to be decided on; the subject is the tool, here and in the next two.
     PreToolUse,
-    /// A call succeeded.
     PostToolUse,
-    /// A call failed.
     PostToolUseFailure,
     /// All calls of a message have their results.
     PostToolBatch,
@@ -120,7 +117,6 @@ pub enum HookEvent {
 }
 
 impl HookEvent {
-    /// All of them.
     pub const ALL: [Self; 16] = [
         Self::SessionStart,
         Self::SessionEnd,

@@ -12,7 +12,6 @@ use crate::{CallId, HostRequestId};
 pub struct HostRequest {
     /// Which its answer names.
     pub id: HostRequestId,
-    /// What.
     pub asked: HostAsked,
 }
 
@@ -34,7 +33,6 @@ pub enum HostAsked {
     Mcp {
         /// Its name for the server.
         server: String,
-        /// The message, JSON-RPC.
         message: Value,
     },
 }
@@ -43,12 +41,10 @@ pub enum HostAsked {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum HostAnswer {
-    /// This.
     Given {
         /// What it is depends on what was asked.
         value: Value,
     },
-    /// It could not.
     Failed {
         /// Why, in its words.
         error: String,

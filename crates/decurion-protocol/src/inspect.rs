@@ -21,10 +21,7 @@ pub enum Inspected {
     /// What is changed in the working tree since its last commit: [`WorkingChanges`].
     Changes,
     /// The end of what a command in the background has printed: a [`TaskOutputEnd`].
-    Output {
-        /// Which command.
-        task: TaskId,
-    },
+    Output { task: TaskId },
 }
 
 /// What is changed in a working tree.
@@ -43,7 +40,6 @@ pub struct WorkingChanges {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContextUse {
-    /// The model.
     pub model: String,
     /// How many tokens fit.
     pub window: u64,
@@ -62,7 +58,6 @@ pub struct ContextUse {
 /// A part of what fills a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextPart {
-    /// Of which kind.
     pub kind: ContextKind,
     /// What, where there is more than one of a kind: a tool, an agent, a file.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -78,7 +73,6 @@ pub struct ContextPart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextKind {
-    /// The system prompt.
     System,
     /// The schema of a tool of our own, without what it says of agents and skills.
     Tool,
@@ -88,7 +82,6 @@ pub enum ContextKind {
     Agent,
     /// What is said of skills.
     Skills,
-    /// An instruction file.
     Memory,
     /// Everything that was said.
     Messages,
@@ -97,13 +90,11 @@ pub enum ContextKind {
 /// The rules in force, and where they count from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesInForce {
-    /// The mode.
     pub mode: Mode,
     /// The rules, each with its source.
     pub rules: RuleSet,
     /// Where the session was started.
     pub cwd: Utf8PathBuf,
-    /// Further directories.
     pub directories: Vec<Utf8PathBuf>,
 }
 

@@ -44,7 +44,6 @@ pub enum Overlap {
 /// One path a call would touch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Touch {
-    /// Absolute, lexically normalised.
     pub path: Utf8PathBuf,
     /// What would be done to it.
     pub access: Access,
@@ -157,7 +156,6 @@ pub struct ShellCommand {
 /// The files of a repository whose content git shows, as they are or were.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownFiles {
-    /// Single files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<Utf8PathBuf>,
     /// Files, or folders of which everything may be shown.

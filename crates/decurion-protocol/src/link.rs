@@ -25,7 +25,6 @@ pub type Subscribe = Arc<dyn Fn() -> BoxStream<'static, Arc<Envelope>> + Send + 
 
 /// All that a front end, or a parent on another machine, ever holds of a session.
 pub struct Link {
-    /// Which session.
     pub session: SessionId,
     /// Where commands go. Dropping it asks for nothing: the session ends by [`crate::Command::Close`].
     pub commands: CommandSender,
@@ -54,7 +53,6 @@ pub trait Place: Send + Sync {
 pub struct SessionRequest {
     /// New, or which recorded one.
     pub start: Start,
-    /// Where it works.
     pub cwd: Utf8PathBuf,
     /// Further directories it may use.
     pub directories: Vec<Utf8PathBuf>,
@@ -62,7 +60,6 @@ pub struct SessionRequest {
     /// but for one on record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<String>,
-    /// The main agent.
     pub definition: AgentDefinition,
     /// Replaces the rendered system prompt, if given; may be empty.
     pub system: Option<String>,
@@ -116,7 +113,6 @@ pub enum Persistence {
     Usual,
     /// Always: a state folder that cannot be written is an error.
     Required,
-    /// Never.
     Off,
 }
 
@@ -131,7 +127,6 @@ pub enum Start {
     },
     /// This one, going on in its file.
     Resume {
-        /// Which.
         id: SessionId,
         /// From where, if not from its end.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,7 +134,6 @@ pub enum Start {
     },
     /// A new one that begins with what this one holds.
     Fork {
-        /// Which.
         from: SessionId,
         /// The id of the new one.
         id: Option<SessionId>,
@@ -171,7 +165,6 @@ pub enum PlaceError {
     /// Another process writes it.
     #[error("session {session} is already open in {holder}")]
     Held {
-        /// Which.
         session: SessionId,
         /// By whom: pid, host, since when.
         holder: String,
@@ -188,7 +181,6 @@ pub enum PlaceError {
          this version understands level {reads}; continuing without them could widen rights or repeat work"
     )]
     Newer {
-        /// Which.
         session: SessionId,
         /// The level of records that is needed.
         needs: u64,
@@ -200,7 +192,6 @@ pub enum PlaceError {
     /// The session's own transcript cannot be opened.
     #[error("cannot open the transcript {path}: {source}")]
     Transcript {
-        /// Which file.
         path: String,
         /// What the system said.
         source: std::io::Error,
@@ -208,7 +199,6 @@ pub enum PlaceError {
     /// The state folder cannot be used.
     #[error("cannot use the state folder {path}: {source}")]
     Storage {
-        /// Which path.
         path: String,
         /// What the system said.
         source: std::io::Error,
@@ -218,7 +208,6 @@ pub enum PlaceError {
 /// One line of a list of sessions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionSummary {
-    /// Which.
     pub session: SessionId,
     /// Where it was started.
     pub cwd: Utf8PathBuf,
@@ -232,6 +221,5 @@ pub struct SessionSummary {
     pub git_branch: Option<String>,
     /// Size of its transcript.
     pub bytes: u64,
-    /// Its transcript.
     pub path: Utf8PathBuf,
 }

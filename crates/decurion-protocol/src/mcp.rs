@@ -44,18 +44,14 @@ pub struct McpServer {
 pub enum McpTransport {
     /// A program that speaks over its standard input and output.
     Stdio {
-        /// The program.
         command: String,
-        /// Its arguments.
         args: Vec<String>,
         /// Variables besides those every server gets.
         env: BTreeMap<String, String>,
         /// Where it starts; none is the project's folder.
         cwd: Option<Utf8PathBuf>,
     },
-    /// Streamable HTTP.
     Http {
-        /// The address.
         url: String,
         /// Headers of every request.
         headers: BTreeMap<String, String>,
@@ -110,19 +106,13 @@ impl fmt::Debug for McpTransport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum McpSource {
-    /// A plugin.
     Plugin,
-    /// The user's settings.
     User,
-    /// The project's files.
     Project,
     /// The project's files for this user alone.
     Local,
-    /// The command line.
     Flag,
-    /// An agent's definition.
     Agent,
-    /// The administrator's settings.
     Managed,
     /// The program that leads the session.
     Sdk,
@@ -175,7 +165,6 @@ impl Manifest {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OfferedTool {
-    /// Its name.
     pub name: String,
     /// What it says it is for.
     pub description: String,
@@ -190,7 +179,6 @@ pub struct OfferedTool {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OfferedPrompt {
-    /// Its name.
     pub name: String,
     /// What it says it is for.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -216,7 +204,6 @@ pub trait Manifests: Send + Sync {
 /// How a server of a session is doing, for listings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct McpStatus {
-    /// Its name.
     pub name: String,
     /// How it is doing.
     pub status: McpHealth,
@@ -251,7 +238,6 @@ pub struct McpDetail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum McpHealth {
-    /// It answers.
     Connected,
     /// It is being started, now or again in a while.
     Pending,

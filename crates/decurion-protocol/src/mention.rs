@@ -43,7 +43,6 @@ fn named(rest: &str) -> Option<Vec<Mention>> {
     (!names.is_empty()).then_some(names)
 }
 
-/// `path#L10` and `path#L10-20`.
 fn with_lines(word: &str) -> Option<Mention> {
     let (path, lines) = word.rsplit_once("#L")?;
     let (first, last) = lines.split_once('-').unwrap_or((lines, lines));

@@ -6,20 +6,17 @@ use serde_json::{Map, Value};
 
 use crate::CallId;
 
-/// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// A person, a tool's result, or a note from the runtime.
     User,
-    /// The model.
     Assistant,
 }
 
 /// One message: who, and what in which order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks.
     pub role: Role,
     /// What is said, in order. Also read from the short form, a bare string.
     #[serde(rename = "content", deserialize_with = "blocks_or_text")]
@@ -29,32 +26,26 @@ pub struct Message {
 /// One piece of a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Block {
-    /// Plain text.
     Text {
-        /// The text.
         text: String,
     },
     /// The model's reasoning; sent back exactly as it came, `extra` included.
     Thinking {
-        /// The reasoning shown.
         thinking: String,
         /// The provider's seal over it, if it gave one.
         signature: Option<String>,
         /// Members we do not know, kept in order.
         extra: Map<String, Value>,
     },
-    /// A tool call.
     ToolUse {
         /// The call's id, unique in its conversation.
         id: CallId,
-        /// Which tool.
         name: String,
         /// Its input; always an object once it has been accepted.
         input: Value,
     },
     /// The answer to a tool call.
     ToolResult {
-        /// Which call.
         id: CallId,
         /// What the model reads.
         content: ToolContent,
@@ -68,7 +59,6 @@ pub enum Block {
     },
     /// A document such as a PDF, with its source object.
     Document {
-        /// `{"type":"base64","media_type":…,"data":…}`.
         source: Value,
     },
     /// A block of a kind we do not know, whole.
@@ -79,9 +69,7 @@ pub enum Block {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ToolContent {
-    /// Plain text.
     Text(String),
-    /// Text and images.
     Blocks(Vec<Block>),
 }
 
@@ -120,7 +108,6 @@ impl Message {
 }
 
 impl Block {
-    /// A text block.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }

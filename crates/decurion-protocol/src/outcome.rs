@@ -10,7 +10,6 @@ use crate::Limits;
 pub enum Outcome {
     /// The work was done, or stopped at a limit that counts as an answer (`limit`).
     Completed {
-        /// The final text.
         report: String,
         /// Which limit ended it early, if one did: `"turns"`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -21,9 +20,7 @@ pub enum Outcome {
         /// Why, in words for a person.
         error: String,
     },
-    /// Someone stopped it.
     Killed {
-        /// Who or what.
         by: String,
     },
     /// No progress within its limit.

@@ -43,29 +43,17 @@ impl ToolOutput {
 pub enum ToolEffect {
     /// The run now knows the content of a file, so that an edit of it is not blind.
     Saw {
-        /// Which file.
         path: Utf8PathBuf,
         /// SHA-256 of the whole content, hex.
         hash: String,
     },
     /// The shell's working directory is now this.
-    Moved {
-        /// The directory.
-        cwd: Utf8PathBuf,
-    },
+    Moved { cwd: Utf8PathBuf },
     /// The result tells something that need not be told again.
-    Delivered {
-        /// What.
-        delivery: Delivery,
-    },
+    Delivered { delivery: Delivery },
     /// The run follows a skill until its next prompt, by rules of that skill; the skill's hooks stay for as
     /// long as the agent lives.
-    Follows {
-        /// Which.
-        skill: String,
-        /// Its rules.
-        rules: crate::OwnRules,
-    },
+    Follows { skill: String, rules: crate::OwnRules },
     /// The run's list of steps is now this.
     Todos {
         /// In the shape of the TodoWrite input.

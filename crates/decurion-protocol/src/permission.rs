@@ -87,17 +87,13 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RuleSource {
-    /// The administrator's settings.
     PolicySettings,
-    /// The user's settings.
     UserSettings,
-    /// The project's settings.
     ProjectSettings,
     /// The project's settings of this user.
     LocalSettings,
     /// A settings file or JSON given on the command line.
     FlagSettings,
-    /// `--allowedTools`, `--disallowedTools`.
     #[default]
     CliArg,
     /// An answer given in this session.
@@ -115,7 +111,6 @@ impl RuleSource {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {rule:?}")]
 pub struct InvalidRule {
-    /// The text given.
     pub rule: String,
     /// What is wrong with it.
     pub reason: &'static str,
@@ -176,7 +171,6 @@ pub struct RuleSet {
     pub allow: Vec<Rule>,
     /// A question, whatever allows it.
     pub ask: Vec<Rule>,
-    /// Never.
     pub deny: Vec<Rule>,
 }
 
@@ -197,50 +191,36 @@ impl RuleSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum PermissionUpdate {
-    /// More rules.
     AddRules {
-        /// What they do.
         behavior: Verdict,
-        /// Those.
         rules: Vec<Rule>,
     },
     /// These rules in place of those of this source that do the same.
     ReplaceRules {
-        /// What they do.
         behavior: Verdict,
         /// Whose place they take.
         source: RuleSource,
-        /// Those.
         rules: Vec<Rule>,
     },
     /// Without these rules, where they are of the same source.
     RemoveRules {
-        /// What they do.
         behavior: Verdict,
-        /// Those.
         rules: Vec<Rule>,
     },
-    /// Another mode.
     SetMode {
-        /// This.
         mode: Mode,
     },
-    /// More directories.
     AddDirectories {
-        /// Absolute.
         directories: Vec<Utf8PathBuf>,
     },
     /// Without these of the further directories.
     RemoveDirectories {
-        /// Absolute.
         directories: Vec<Utf8PathBuf>,
     },
     /// Another mode or other directories, which are also written into the settings of this source. Of rules their own
     /// source says where they are kept.
     Kept {
-        /// Whose settings.
         at: RuleSource,
-        /// What changes.
         update: Box<PermissionUpdate>,
     },
 }
@@ -293,7 +273,6 @@ impl PermissionUpdate {
 /// The answer of the policy for one call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// What happens.
     #[serde(rename = "decision")]
     pub verdict: Verdict,
     /// The rule that decided, as written.
@@ -320,29 +299,23 @@ pub enum Profile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It runs.
     Allow,
     /// A person is asked; where nobody can be, it is refused.
     Ask,
-    /// It is refused.
     Deny,
 }
 
 /// A call that waits for a person: to be allowed, or because its server asks for something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Question {
-    /// Its id.
     pub id: QuestionId,
     /// Who asks; none is the root.
     pub agent: Option<AgentId>,
     /// The path of agents from the root to the asker, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path: Vec<String>,
-    /// The call.
     pub call: CallId,
-    /// The tool.
     pub tool: String,
-    /// Its input.
     pub input: Value,
     /// What it would touch.
     pub intent: Intent,
@@ -391,9 +364,7 @@ impl Question {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AskedBy {
-    /// A rule.
     Rule,
-    /// A hook.
     Hook,
     /// That it goes beyond the working directories.
     WorkingDir,

@@ -16,13 +16,11 @@ pub struct RunSpec {
     pub session: SessionId,
     /// The agent; none for the root.
     pub agent: Option<AgentId>,
-    /// Who started it.
     pub parent: Option<RunId>,
     /// How deep in the tree: 0 for the root.
     pub depth: u32,
     /// Which kind of run.
     pub pattern: Pattern,
-    /// What it is.
     pub definition: Arc<AgentDefinition>,
     /// Name of the stored head (system prompt and tool schemas), frozen for the run.
     pub head: String,
@@ -40,7 +38,6 @@ pub struct RunSpec {
     pub fallback_model: Option<String>,
     /// The permission mode at the start.
     pub mode: Mode,
-    /// Where it works.
     pub cwd: Utf8PathBuf,
     /// Further directories it may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -48,7 +45,6 @@ pub struct RunSpec {
     /// The worktree it works in, if it has one of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<Box<Worktree>>,
-    /// Its limits.
     pub limits: Limits,
     /// How the session's MCP servers were doing when it began; the root's only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -69,7 +65,6 @@ pub struct OwnRules {
     /// What needs no question.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<Rule>,
-    /// What is refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<Rule>,
     /// Whether they stand in the place of what was allowed in the session; what is denied or asked about stays.
@@ -96,7 +91,6 @@ impl OwnRules {
 pub struct Worktree {
     /// The top of the checkout.
     pub path: Utf8PathBuf,
-    /// Its branch.
     pub branch: String,
     /// The commit it began with.
     pub base: String,
@@ -133,11 +127,9 @@ pub enum Pattern {
     Named,
     /// A copy of its parent's conversation with a directive.
     Fork,
-    /// A coordinator's worker.
     Worker,
     /// A member of a team.
     Member {
-        /// The team's name.
         team: String,
     },
 }
@@ -154,7 +146,6 @@ pub enum Opening {
         parent: Option<AgentId>,
         /// The last record of it that is seen.
         through: u64,
-        /// The delegating call.
         call: CallId,
     },
     /// With what the journal holds of this agent.
@@ -176,13 +167,11 @@ pub enum Thinking {
     },
     /// Up to so many tokens.
     Enabled {
-        /// The limit.
         budget_tokens: u64,
         /// How its thoughts are given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         display: Option<String>,
     },
-    /// Not at all.
     Disabled,
 }
 
@@ -190,14 +179,11 @@ pub enum Thinking {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    /// Model turns.
     pub turns: Option<u32>,
-    /// Money.
     pub money: Option<Money>,
     /// Tokens, all classes together.
     pub tokens: Option<u64>,
     /// Wall time in seconds.
     pub seconds: Option<u64>,
-    /// Sub-agents started.
     pub spawns: Option<u32>,
 }

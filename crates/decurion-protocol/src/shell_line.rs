@@ -6,14 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::CallId;
 
-/// The command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShellLine {
     /// Tells it from others; what it prints meanwhile is `CallProgress` with this id.
     pub call: CallId,
-    /// What was typed.
     pub command: String,
-    /// Where it runs.
     pub cwd: Utf8PathBuf,
     /// What came of it; none while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -53,7 +53,6 @@ pub struct Skill {
     pub invocable: Invocable,
     /// Where it came from, which decides what it may widen.
     pub source: AgentSource,
-    /// Its file.
     pub path: Utf8PathBuf,
     /// The folder that its other files are in.
     pub folder: Utf8PathBuf,
@@ -77,7 +76,6 @@ pub enum SkillKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Invocable {
-    /// People and models.
     #[default]
     Both,
     /// People alone, by `/name`.

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 /// A step that was taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step<T> {
-    /// Which.
     pub step: T,
     /// What came of it, where that is worth saying: a path, a count, a failure that did not stop the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,7 +10,6 @@ use crate::{AgentId, CallId, Outcome, RunId, TaskId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskKind {
-    /// A command line.
     LocalBash,
     /// An agent in this process.
     LocalAgent,
@@ -34,7 +33,6 @@ impl TaskKind {
 pub struct TaskRecord {
     /// Its id; an agent's is the agent's own.
     pub task: TaskId,
-    /// What it is.
     pub kind: TaskKind,
     /// A few words for people.
     pub description: String,
@@ -77,7 +75,6 @@ impl TaskRecord {
 /// One ending of one task; an agent has one for each of its runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EndingId {
-    /// Which task.
     pub task: TaskId,
     /// Which run of an agent; none for a shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,7 +102,6 @@ pub struct Mail {
     /// To whom; none is the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<AgentId>,
-    /// What.
     pub text: String,
 }
 
@@ -117,7 +113,6 @@ pub struct TaskProgress {
     pub tools: u32,
     /// Tokens of the last response's context.
     pub tokens: u64,
-    /// Since its start.
     pub duration_ms: u64,
     /// What it did last, as people read it; at most five, the newest last.
     pub activities: Vec<Activity>,
@@ -129,7 +124,6 @@ pub struct TaskProgress {
 /// One thing a task did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
-    /// The tool.
     #[serde(rename = "toolName")]
     pub tool: String,
     /// What it was given: the beginning of its input.
@@ -140,28 +134,24 @@ pub struct Activity {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum TaskState {
-    /// Registered, not started.
     Pending,
     /// Wants to start; too many others run.
     Queued {
         /// Whether someone waits for it.
         attention: Attention,
     },
-    /// Working.
     Running {
         /// Whether someone waits for it.
         attention: Attention,
     },
     /// Alive, and waiting for something that will come by itself.
     Waiting {
-        /// For what.
         reason: String,
         /// Whether someone waits for it.
         attention: Attention,
     },
     /// Held by something outside: a rate limit, a full disk, a person.
     Paused {
-        /// By what.
         reason: String,
         /// Until when, where that is known.
         until: Option<Timestamp>,
@@ -178,7 +168,6 @@ pub enum TaskState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attention {
-    /// Its parent waits.
     Foreground,
     /// Nobody waits; its ending is told.
     Background,
@@ -193,7 +182,6 @@ pub enum TaskStep {
         /// Whether someone waits for it.
         attention: Attention,
     },
-    /// It begins.
     Start {
         /// Whether someone waits for it.
         attention: Attention,
@@ -202,23 +190,16 @@ pub enum TaskStep {
     Background,
     /// It waits for something that comes by itself.
     Wait {
-        /// For what.
         reason: String,
     },
-    /// It is held.
     Pause {
-        /// By what.
         reason: String,
         /// Until when, where that is known.
         until: Option<Timestamp>,
     },
-    /// It goes on.
     Continue,
-    /// It rests.
     Rest,
-    /// It is woken.
     Wake,
-    /// It ends.
     End(Outcome),
 }
 
@@ -228,7 +209,6 @@ pub enum TaskStep {
 pub struct IllegalStep {
     /// The state it was in, and still is.
     pub state: Box<TaskState>,
-    /// The step refused.
     pub step: Box<TaskStep>,
 }
 

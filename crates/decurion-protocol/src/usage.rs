@@ -9,7 +9,6 @@ use serde_json::Value;
 pub struct Usage {
     /// Tokens read at full price.
     pub input_tokens: u64,
-    /// Tokens written.
     pub output_tokens: u64,
     /// Input tokens put into the provider's cache.
     pub cache_creation_input_tokens: u64,
@@ -32,7 +31,6 @@ impl Usage {
             + self.output_tokens
     }
 
-    /// Everything read.
     pub fn read_tokens(&self) -> u64 {
         self.context_tokens() - self.output_tokens
     }

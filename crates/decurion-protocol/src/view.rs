@@ -19,14 +19,11 @@ const MOST_CALLS: usize = 256;
 /// How much text a token is, about: for a reply that is not counted yet.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// The session.
 #[derive(Clone, Debug, Default)]
 pub struct SessionView {
     /// Which, once it is open.
     pub info: Option<SessionInfo>,
-    /// The main agent.
     pub root: Worker,
-    /// The permission mode.
     pub mode: Mode,
     /// What is asked of a person, the oldest first.
     pub questions: Vec<Question>,
@@ -46,9 +43,7 @@ pub struct SessionView {
 pub struct TaskView {
     /// What it began as.
     pub record: TaskRecord,
-    /// Where it stands.
     pub state: TaskState,
-    /// What it does.
     pub worker: Worker,
     /// Its number among tasks of the same kind and description; none while it is the only one.
     pub twin: Option<u32>,
@@ -59,13 +54,11 @@ pub struct TaskView {
 pub struct Worker {
     /// When it began to work.
     pub began: Option<Timestamp>,
-    /// When it ended.
     pub ended: Option<Timestamp>,
     /// The model it has.
     pub model: Option<String>,
     /// The branch of the checkout of its own.
     pub worktree: Option<String>,
-    /// Tools used.
     pub tools: u32,
     /// Tokens of its conversation.
     pub tokens: u64,
@@ -99,9 +92,7 @@ pub struct Worker {
 /// What a reply that is coming is made of now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writing {
-    /// Reasoning.
     Thought,
-    /// Text.
     Text,
     /// The input of a call.
     Call,
@@ -112,7 +103,6 @@ pub enum Writing {
 pub enum Standing {
     /// Has a question that only a person can answer.
     Asks,
-    /// Works.
     Works,
     /// Waits for something that comes by itself.
     Waits,
@@ -142,13 +132,9 @@ impl Standing {
 /// How many stand how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standings {
-    /// At work.
     pub working: usize,
-    /// Waiting or held.
     pub waiting: usize,
-    /// Asking.
     pub asking: usize,
-    /// Over.
     pub over: usize,
 }
 
@@ -317,7 +303,6 @@ impl SessionView {
         &self.tasks
     }
 
-    /// One task.
     pub fn task(&self, task: &TaskId) -> Option<&TaskView> {
         self.places.get(task).map(|at| &self.tasks[*at])
     }
@@ -458,7 +443,6 @@ impl TaskView {
         self.record.kind != TaskKind::LocalBash
     }
 
-    /// Where it stands.
     pub fn standing(&self) -> Standing {
         match &self.state {
             TaskState::Ended(outcome) => Standing::after(outcome),

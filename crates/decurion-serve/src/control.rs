@@ -42,7 +42,6 @@ pub trait Known: Send + Sync {
     }
 }
 
-/// Nothing is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NothingKnown;
 
@@ -53,7 +52,6 @@ impl Known for NothingKnown {}
 pub enum Lookup {
     /// The models that can be chosen.
     Models,
-    /// The settings.
     Settings,
     /// What the session has cost, in words.
     Cost,
@@ -66,9 +64,7 @@ pub enum Lookup {
 /// How the replies to what a request asked of the session become its answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
-    /// It is this.
     Fixed(Value),
-    /// Their members together.
     Merged,
     /// Whether the message was taken back.
     Unqueued,
@@ -76,13 +72,10 @@ pub enum Shape {
     Model,
     /// What fills the window.
     Context,
-    /// The MCP servers.
     Servers,
     /// What became of MCP servers that were set, and what was wrong with others before.
     SetServers(BTreeMap<String, String>),
-    /// The rules.
     Rules,
-    /// The hooks.
     Hooks,
     /// The end of an output.
     Output,

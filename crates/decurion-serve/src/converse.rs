@@ -56,7 +56,6 @@ pub struct HostCommand {
 /// An agent as a host is told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostAgent {
-    /// Its name.
     pub name: String,
     /// When to use it.
     pub description: String,

@@ -24,12 +24,9 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 /// How long what was printed before it may take to be read.
 const DRAIN_WITHIN: Duration = Duration::from_millis(500);
 
-/// What is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// The answer.
     Text,
-    /// The result object.
     Json,
     /// A line per event.
     StreamJson,
@@ -40,16 +37,13 @@ pub enum Format {
 pub enum Signal {
     /// Stop what is under way; a second one leaves.
     Interrupt,
-    /// Leave.
     Terminate,
     /// The terminal is gone: leave.
     Hangup,
 }
 
-/// How it ended.
 #[derive(Clone, Debug)]
 pub struct Finish {
-    /// Which session.
     pub session: SessionId,
     /// The worst of the root's last outcome and of every ending that nobody was told of.
     pub outcome: Outcome,
@@ -70,37 +64,28 @@ pub struct Finish {
 /// A checkout of a session's own that is kept at its end, as the session tells of it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 pub struct SessionWorktree {
-    /// Where.
     pub path: String,
-    /// On which branch.
     pub branch: String,
     /// What is in it, in words.
     pub left: String,
 }
 
-/// One headless answer.
 pub struct Headless {
-    /// The session.
     pub link: Link,
-    /// What is printed.
     pub format: Format,
     /// The events as JSON.
     pub stream: StreamJson,
     /// Where the answer goes.
     pub out: Lines,
-    /// Where progress goes.
     pub progress: Progress,
 }
 
-/// Where progress goes.
 pub enum Progress {
-    /// Nowhere.
     Off,
     /// Elsewhere, and only what a person should not miss.
     Warnings(Lines),
     /// Between the lines of the answer.
     Inline,
-    /// Elsewhere.
     Apart(Lines),
 }
 
@@ -422,7 +407,6 @@ async fn let_go(progress: Progress, signal: &mut Option<Signal>, signals: &mut m
 
 /// How far output was written.
 pub(crate) enum Written {
-    /// All of it.
     All,
     /// Its reader has gone, or does not read.
     Unread,
@@ -521,7 +505,6 @@ impl State {
 /// When results are printed.
 #[derive(Default)]
 pub(crate) enum Results {
-    /// As they come.
     #[default]
     AtOnce,
     /// When everything is quiet.

@@ -10,7 +10,6 @@ use crate::fit::{self, MOST_BYTES};
 /// Something that was asked, which decides how its answer is read.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Wanted {
-    /// A hook.
     Hook {
         /// What it was shown, where that is less than all of it.
         cut: Option<Box<Cut>>,

@@ -20,7 +20,6 @@ pub struct Initialize {
     pub servers: Option<Value>,
     /// What those servers said of themselves when the host asked them, by their names.
     pub manifests: Vec<(String, ServerManifest)>,
-    /// The system prompt.
     pub system: Option<String>,
     /// What is added to the system prompt.
     pub append_system: Option<String>,
@@ -28,7 +27,6 @@ pub struct Initialize {
     pub json_schema: Option<Value>,
     /// The only skills that the session's own agent is told of.
     pub skills: Option<Vec<String>>,
-    /// Folders of plugins.
     pub plugins: Vec<WantedPlugin>,
     /// Whether the texts of agents that are waited for are shown too.
     pub forward_subagent_text: bool,
@@ -48,14 +46,12 @@ pub struct ServerManifest {
 /// A plugin that a host wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedPlugin {
-    /// Its folder.
     pub path: String,
     /// Whether the servers that it declares are left alone.
     pub without_servers: bool,
 }
 
 impl Initialize {
-    /// Reads the request.
     pub fn parse(request: &Value) -> Result<Self, String> {
         let mut left_out = Vec::new();
         Ok(Self {

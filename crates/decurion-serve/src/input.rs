@@ -52,7 +52,6 @@ pub enum Patience {
     Short,
 }
 
-/// One line.
 #[derive(Debug, PartialEq)]
 #[allow(clippy::large_enum_variant)] // one at a time, taken apart at once
 pub enum Heard {
@@ -60,7 +59,6 @@ pub enum Heard {
     Said(Said),
     /// A line that cannot, and why.
     Wrong(Wrong),
-    /// No more lines.
     End,
 }
 
@@ -76,7 +74,6 @@ pub struct Wrong {
 /// What a line is about, as far as that can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum About {
-    /// Nobody knows.
     #[default]
     Nothing,
     /// A request of the host, by its id.
@@ -90,11 +87,9 @@ pub enum About {
 /// What a host says.
 #[derive(Debug, PartialEq)]
 pub enum Said {
-    /// Work on this.
     Work(Command),
     /// Work on this, though part of it was passed over.
     Amended {
-        /// What to do.
         work: Command,
         /// The line's member, what is wrong with it, and what was done about that.
         problem: String,
@@ -105,14 +100,12 @@ pub enum Said {
     Request {
         /// Chosen by the host.
         id: String,
-        /// What is asked.
         request: Control,
     },
     /// It no longer wants the answer to a request of its own.
     Cancel(String),
     /// The answer to a request of ours.
     Response {
-        /// Which request.
         id: String,
         /// The answer, or why there is none.
         answer: Result<Value, String>,

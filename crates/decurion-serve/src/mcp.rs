@@ -37,7 +37,6 @@ const CLOSE: RequestId = RequestId(3);
 
 /// What is offered, and how it is done.
 pub struct McpServe {
-    /// Where sessions live.
     pub place: Arc<dyn Place>,
     /// The tools as MCP lists them: Agent, TaskOutput, TaskStop.
     pub tools: Vec<Value>,
@@ -66,7 +65,6 @@ struct Server {
     calls: Mutex<HashMap<String, watch::Sender<bool>>>,
     /// Whether the input has ended: what is only now beginning ends at once.
     over: AtomicBool,
-    /// Room for sessions.
     room: Arc<Semaphore>,
 }
 

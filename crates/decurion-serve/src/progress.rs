@@ -17,7 +17,6 @@ const LINE_WIDTH: usize = 110;
 /// How much of a warning: what to do stands at its end.
 const WARNING_WIDTH: usize = 400;
 
-/// Tells what happens.
 #[derive(Debug, Default)]
 pub struct Teller {
     tasks: HashMap<TaskId, TaskRecord>,

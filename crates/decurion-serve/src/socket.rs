@@ -76,9 +76,7 @@ const BETWEEN_ACCEPTS: Duration = Duration::from_millis(100);
 /// What leads into a live session.
 #[derive(Clone)]
 pub struct Door {
-    /// Which session.
     pub session: SessionId,
-    /// Where it works.
     pub cwd: Utf8PathBuf,
     /// Where its commands go. The listener does not keep it: a session that everyone else has left still ends.
     pub commands: CommandSender,
@@ -91,9 +89,7 @@ pub struct Door {
 /// Who answers at a socket: its first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Which session.
     pub session: SessionId,
-    /// Where it works.
     pub cwd: Utf8PathBuf,
     /// The process that owns it.
     pub pid: u32,
@@ -131,7 +127,6 @@ pub fn listen(path: &Utf8Path, door: Door) -> io::Result<Listener> {
 }
 
 impl Listener {
-    /// Where it listens.
     pub fn path(&self) -> &Utf8Path {
         self.address.path()
     }
@@ -178,7 +173,6 @@ struct Inside {
 /// What a client may do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// Everything.
     Owner,
     /// Look: the session itself started it, a command, a hook or a server. What it could see here it could read in the
     /// record as well; what it could change is for a person to change.
@@ -253,7 +247,6 @@ enum End {
     Gone,
     /// The session has nothing more to say.
     Over,
-    /// The listener closes.
     Closing,
     /// The client did something that is not allowed.
     Refused(String),

@@ -8,7 +8,6 @@ use decurion_protocol::{AgentId, CallId, Envelope, Event, QuestionId};
 /// What a host is told of the session's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StateLines {
-    /// Nothing.
     #[default]
     Off,
     /// Everything, for its own use (`CLAUDE_CODE_SDK_READS_SESSION_STATE`).

@@ -27,7 +27,6 @@ const STREAM_VERSION: &str = "2.1.325";
 pub struct Facts {
     /// Where the key came from, never the key.
     pub api_key_source: String,
-    /// Version of Decurion.
     pub version: String,
     /// Which sandbox is in force.
     pub sandbox: String,
@@ -51,7 +50,6 @@ pub struct Facts {
 pub struct Listed {
     /// What a person can type behind a slash.
     pub commands: Vec<String>,
-    /// The skills.
     pub skills: Vec<String>,
     /// The plugins in use.
     pub plugins: Vec<ListedPlugin>,
@@ -60,9 +58,7 @@ pub struct Listed {
 /// A plugin in use.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ListedPlugin {
-    /// Its name.
     pub name: String,
-    /// Its folder.
     pub path: String,
     /// Where it came from.
     pub source: String,
@@ -96,7 +92,6 @@ pub struct StreamJson {
     /// The checkout of its own that the session works in: where, and on which branch.
     worktree: Option<(String, String)>,
     state: SessionState,
-    /// Prompts that wait.
     queued: u32,
     turn: Turn,
     /// Hooks that were shown to begin and not to end.
@@ -130,7 +125,6 @@ enum Cause {
     /// Nothing is known yet.
     #[default]
     Unknown,
-    /// Someone asked.
     Prompt,
     /// A task ended; during which run.
     Notification(Option<RunId>),

@@ -20,7 +20,6 @@ pub use fold::Fold;
 /// A session as spans on tracks. Times are microseconds after the first record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
-    /// Which session.
     pub session: Option<SessionId>,
     /// The date of its first record.
     pub began: Timestamp,
@@ -38,7 +37,6 @@ pub struct Timeline {
     pub counters: Vec<Counter>,
 }
 
-/// One agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lane {
     /// Which; none is the root.
@@ -70,11 +68,8 @@ pub struct Span {
     pub kind: SpanKind,
     /// What, in a word or a line.
     pub name: String,
-    /// When it began.
     pub from: u64,
-    /// When it ended.
     pub to: u64,
-    /// More about it.
     pub facts: Facts,
     /// Whether it has no end on record.
     pub unfinished: bool,
@@ -164,7 +159,6 @@ impl From<WaitKind> for SpanKind {
 pub struct Flow {
     /// What it stands for.
     pub kind: FlowKind,
-    /// From where.
     pub from: Moment,
     /// To where; never earlier.
     pub to: Moment,
@@ -194,43 +188,32 @@ impl FlowKind {
 /// A moment on a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// Whose.
     pub lane: usize,
     /// Which of its tracks.
     pub track: usize,
-    /// When.
     pub at: u64,
 }
 
 /// Something without a duration, on an agent's first track.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instant {
-    /// Whose.
     pub lane: usize,
-    /// When.
     pub at: u64,
-    /// What.
     pub name: &'static str,
-    /// More about it.
     pub facts: Facts,
 }
 
 /// What an agent has used up to a moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counter {
-    /// Who.
     pub lane: usize,
-    /// When.
     pub at: u64,
     /// Tokens read at full price.
     pub input: u64,
-    /// Tokens written.
     pub output: u64,
     /// Tokens read from the provider's cache.
     pub cache_read: u64,
-    /// Tokens put there.
     pub cache_write: u64,
-    /// Dollars.
     pub cost: f64,
 }
 

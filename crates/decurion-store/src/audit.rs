@@ -56,9 +56,7 @@ struct Shared {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{count} audit entries could not be written: {reason}")]
 pub struct Unwritten {
-    /// How many.
     pub count: u64,
-    /// Why.
     pub reason: String,
 }
 
@@ -160,9 +158,7 @@ impl Shared {
 enum More {
     /// Some may wait already.
     Waits,
-    /// None waits now.
     Later,
-    /// No more.
     Never,
 }
 

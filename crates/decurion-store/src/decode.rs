@@ -41,9 +41,7 @@ pub(crate) enum Checked {
     Edited(Claimed),
     /// A whole JSON object that some other program added.
     Foreign(Value),
-    /// Blank.
     Empty,
-    /// Damaged.
     Bad,
 }
 
@@ -183,7 +181,6 @@ pub(crate) fn unfinished(line: &[u8]) -> usize {
 
 /// What one unharmed line of ours says.
 pub(crate) enum Decoded {
-    /// A whole event.
     Whole(Envelope),
     /// One line of several that make an event.
     Part(Part),

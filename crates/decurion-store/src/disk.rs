@@ -76,13 +76,10 @@ pub struct SyncJob {
 /// A folder of a session, or one that leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The state folder.
     Home,
     /// That of all projects.
     Projects,
-    /// The project's.
     Project,
-    /// The session's own.
     Session,
     /// That of its agents' files.
     Subagents,

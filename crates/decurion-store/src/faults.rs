@@ -17,7 +17,6 @@ use crate::{Journal, Layout, ReplayOptions, Scope, SessionPaths, SessionWriter, 
 /// How a disk fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// With this error.
     Error(Errno),
     /// After this many bytes, with no room.
     Short(usize),

@@ -188,7 +188,6 @@ impl Folder {
         Ok(rustix::fs::symlinkat(target, &self.handle, name)?)
     }
 
-    /// Removes a file.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         check(name)?;
         Ok(rustix::fs::unlinkat(&self.handle, name, AtFlags::empty())?)

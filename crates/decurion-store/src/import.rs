@@ -51,7 +51,6 @@ pub struct Imported {
     pub info: SessionInfo,
     /// What to append to a new file, beginning with the session's opening.
     pub envelopes: Vec<Envelope>,
-    /// What was read.
     pub report: ImportReport,
 }
 
@@ -76,7 +75,6 @@ pub enum ImportError {
     /// The file cannot be read.
     #[error("cannot read the transcript {path}: {source}")]
     Io {
-        /// Which.
         path: Utf8PathBuf,
         /// What the system said.
         source: io::Error,
@@ -154,7 +152,6 @@ enum Kind {
 enum Step {
     /// A boundary and the summary after it.
     Compacted(usize, usize),
-    /// A line.
     Line(usize),
 }
 
@@ -339,7 +336,6 @@ impl Index {
 
 /// What a boundary says is preserved.
 enum Preserved {
-    /// These lines.
     Lines(Vec<LineId>),
     /// Everything from the one to the other.
     Between(LineId, LineId),

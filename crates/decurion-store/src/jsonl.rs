@@ -44,24 +44,15 @@ pub enum OpenError {
     Missing(SessionId),
     /// Read it, fork it, or ask the holder.
     #[error("session {session} is already open in {holder}")]
-    Held {
-        /// Which.
-        session: SessionId,
-        /// By whom.
-        holder: Holder,
-    },
+    Held { session: SessionId, holder: Holder },
     /// The file system gives no locks: go on in memory, or refuse.
     #[error("the state folder is on a file system without locks: {path}")]
-    NoLocks {
-        /// Where.
-        path: String,
-    },
+    NoLocks { path: String },
     /// A later version wrote what must be understood and is not: read it, or use that version.
     #[error(
         "session {session} needs a version that understands records of level {needs}, as {written_by} does"
     )]
     Newer {
-        /// Which.
         session: SessionId,
         /// The level of records.
         needs: u64,
@@ -71,7 +62,6 @@ pub enum OpenError {
     /// The session's own transcript cannot be opened: the state folder is not to blame.
     #[error("cannot open the transcript {path}: {source}")]
     Transcript {
-        /// Where.
         path: String,
         /// What the system said.
         source: io::Error,
@@ -79,7 +69,6 @@ pub enum OpenError {
     /// The state folder cannot be written: go on in memory, or refuse.
     #[error("cannot use {path}: {source}")]
     Storage {
-        /// Where.
         path: String,
         /// What the system said.
         source: io::Error,
@@ -285,7 +274,6 @@ impl SessionWriter {
         })
     }
 
-    /// Where it writes.
     pub fn paths(&self) -> &SessionPaths {
         &self.paths
     }

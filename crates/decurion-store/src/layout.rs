@@ -30,7 +30,6 @@ impl Layout {
         Self { home: home.into() }
     }
 
-    /// The state folder.
     pub fn home(&self) -> &Utf8Path {
         &self.home
     }
@@ -52,12 +51,10 @@ impl Layout {
 }
 
 impl SessionPaths {
-    /// Which session.
     pub fn session(&self) -> SessionId {
         self.session
     }
 
-    /// The state folder.
     pub fn home(&self) -> &Utf8Path {
         &self.home
     }
@@ -67,7 +64,6 @@ impl SessionPaths {
         &self.project
     }
 
-    /// The session's transcript.
     pub fn transcript(&self) -> Utf8PathBuf {
         self.project_folder().join(self.transcript_name())
     }

@@ -42,9 +42,7 @@ pub struct Lease {
     pub description: String,
     /// How far it has come.
     pub state: LeaseState,
-    /// The checkout.
     pub path: Utf8PathBuf,
-    /// Its branch.
     pub branch: String,
     /// The commit it began with.
     pub base: String,
@@ -235,7 +233,6 @@ impl Leases {
         if self.synced { self.sync_after(put) } else { put() }
     }
 
-    /// Forgets a lease.
     pub fn remove(&self, lease: &Lease) -> io::Result<()> {
         let folder = match self.open(&lease.repository, false) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -20,7 +20,6 @@ use crate::layout::session_of;
 const HEADS: [usize; 2] = [32 << 10, 1 << 20];
 /// How much of the end is read, for a title given later.
 const TAIL: usize = 16 << 10;
-/// The longest title.
 const TITLE_LIMIT: usize = 120;
 
 /// The summary of the transcript of this name; none where it holds nothing of a session, or nothing was said in it.

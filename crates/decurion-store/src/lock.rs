@@ -21,9 +21,7 @@ use crate::layout::LOCK;
 pub struct Holder {
     /// The process; 0 when it is not known.
     pub pid: u32,
-    /// The machine.
     pub host: String,
-    /// Since when.
     pub since: Option<Timestamp>,
 }
 

@@ -107,7 +107,6 @@ impl SessionFiles {
         self.folder.sub(SUBAGENTS, true)?.replace(&agent_meta_name(agent), bytes).map(drop)
     }
 
-    /// Gives that back.
     pub fn get_agent_meta(&self, agent: &AgentId) -> io::Result<Vec<u8>> {
         self.folder.sub(SUBAGENTS, false)?.read(&agent_meta_name(agent), SMALL_FILE_LIMIT)
     }
@@ -209,7 +208,6 @@ impl OutputFile {
         Ok(())
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Utf8Path {
         &self.path
     }

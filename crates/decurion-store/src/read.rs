@@ -29,10 +29,8 @@ const SMALL_CHUNK: usize = 16 << 10;
 /// Files that are read together beyond this are not kept open between reads.
 const OPEN_LIMIT: usize = 64;
 
-/// What to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayOptions {
-    /// Which files.
     pub scope: Scope,
     /// Whether results for programs (`toolUseResult`) are wanted; a resume does not need them.
     pub structured: bool,
@@ -57,7 +55,6 @@ pub enum Scope {
 pub struct ReplayReport {
     /// Lines seen, of any kind.
     pub lines: u64,
-    /// Events given out.
     pub events: u64,
     /// Lines that were changed after they were written, given out as they are now.
     pub edited: u64,
@@ -88,7 +85,6 @@ pub struct ReplayReport {
     pub copied: Vec<String>,
     /// The highest `seq` seen.
     pub last_seq: u64,
-    /// Bytes read.
     pub bytes: u64,
 }
 

@@ -8,10 +8,8 @@ use decurion_protocol::{Elicitation, Elicited, Intent, ToolOutput};
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec};
 use serde_json::{Value, json};
 
-/// The tool's name.
 pub const NAME: &str = "mcp__clerk__ask";
 
-/// The tool.
 pub struct Asking {
     spec: ToolSpec,
     elicitation: Elicitation,

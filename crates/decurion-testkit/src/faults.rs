@@ -49,7 +49,6 @@ pub struct Row {
     pub id: &'static str,
     /// What happens, in a few words.
     pub what: &'static str,
-    /// Tries it.
     pub run: fn(&Options) -> Report,
 }
 
@@ -113,7 +112,6 @@ impl Options {
         self.binaries.join(name)
     }
 
-    /// The program itself.
     pub fn decurion(&self) -> PathBuf {
         self.binary("decurion")
     }
@@ -213,7 +211,6 @@ impl Dice {
         dice
     }
 
-    /// The next number.
     #[allow(clippy::should_implement_trait)] // endless, and never used as an iterator
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);

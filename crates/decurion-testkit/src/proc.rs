@@ -84,12 +84,10 @@ impl Home {
         self.folder.path()
     }
 
-    /// `$HOME`.
     pub fn home(&self) -> PathBuf {
         self.path().join("home")
     }
 
-    /// `$DECURION_HOME`.
     pub fn state(&self) -> PathBuf {
         self.path().join(STATE)
     }
@@ -152,14 +150,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// One more argument.
     #[must_use]
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.command.arg(argument);
         self
     }
 
-    /// More arguments.
     #[must_use]
     pub fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.command.args(arguments);
@@ -301,7 +297,6 @@ pub enum Moment {
 /// A program that has ended.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// How.
     pub ending: Ending,
     /// The lines it printed.
     pub lines: Vec<String>,
@@ -316,7 +311,6 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// All it printed.
     pub fn output(&self) -> String {
         self.lines.join("\n")
     }
@@ -336,7 +330,6 @@ impl Running {
         pipe.write_all(bytes)
     }
 
-    /// Ends its input.
     pub fn hang_up(&mut self) {
         self.input = None;
     }
@@ -483,9 +476,7 @@ pub struct Io {
     pub read_chars: u64,
     /// Bytes given to writing calls.
     pub written_chars: u64,
-    /// Reading calls.
     pub read_calls: u64,
-    /// Writing calls.
     pub write_calls: u64,
     /// Bytes fetched from storage.
     pub read_bytes: u64,

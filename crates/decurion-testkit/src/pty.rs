@@ -32,7 +32,6 @@ pub struct Pty {
     /// Says how the program ended.
     report: File,
     leader: Child,
-    /// The program.
     pid: i32,
     size: (u16, u16),
     /// How the terminal was before the program had it.

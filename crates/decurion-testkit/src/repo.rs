@@ -9,7 +9,6 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// A repository.
 #[derive(Debug)]
 pub struct Repo {
     folder: TempDir,
@@ -37,7 +36,6 @@ impl Repo {
         ])
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -51,12 +49,10 @@ impl Repo {
         fs::write(path, text)
     }
 
-    /// Reads a file.
     pub fn read(&self, path: &str) -> io::Result<String> {
         fs::read_to_string(self.path().join(path))
     }
 
-    /// Commits everything.
     pub fn commit(&self, message: &str) -> io::Result<()> {
         self.git(&["add", "--all"])?;
         self.git(&["commit", "--quiet", "--allow-empty", "--message", message]).map(drop)

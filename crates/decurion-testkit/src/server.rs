@@ -53,7 +53,6 @@ const MOST: usize = 512 * 1024 * 1024;
 /// How a [`FakeModel`] behaves.
 #[derive(Debug)]
 pub struct Settings {
-    /// What it answers.
     pub answers: Answers,
     /// Whether requests are checked as a provider would.
     pub validate: bool,
@@ -76,7 +75,6 @@ pub struct Settings {
 /// Where answers come from.
 #[derive(Debug)]
 pub enum Answers {
-    /// From a script.
     Script(Script),
     /// From a fixed pattern, cheap enough for benches.
     Rounds(Rounds),
@@ -125,9 +123,7 @@ pub struct Recorded {
     pub agent: String,
     /// The headers worth keeping, secrets taken out.
     pub headers: Vec<(String, String)>,
-    /// The body.
     pub body: Bytes,
-    /// What was answered.
     pub answer: Answered,
 }
 

@@ -40,7 +40,6 @@ pub struct Stage {
     pub request: SessionRequest,
     /// The rules of the settings.
     pub rules: RuleSet,
-    /// The model's facts.
     pub info: ModelInfo,
     /// When conversations are shortened.
     pub compaction: Compaction,
@@ -82,7 +81,6 @@ pub struct Stage {
     pub unknown_models: Vec<String>,
     /// Whether the journal is written without a thread, so that simulated time waits for it.
     pub journal_here: bool,
-    /// Who starts processes.
     pub processes: Option<decurion_exec::Guard>,
     /// What commands are kept from by the kernel.
     pub sandbox: Option<Arc<decurion_engine::sandbox::SandboxMaker>>,
@@ -90,7 +88,6 @@ pub struct Stage {
     pub egress: Option<Arc<decurion_engine::egress::Egress>>,
     /// Who makes checkouts of their own.
     pub worktrees: Option<decurion_engine::worktree::Worktrees>,
-    /// The MCP servers.
     pub mcp: Option<decurion_engine::mcp::McpParts>,
     /// Where dates and times come from.
     pub clock: Arc<dyn Clock>,
@@ -108,9 +105,7 @@ pub type Between = Arc<dyn Fn(Arc<dyn ModelProvider>) -> Arc<dyn ModelProvider> 
 pub struct Played {
     /// Every event that was published, in order.
     pub events: Vec<Arc<Envelope>>,
-    /// How it ended.
     pub outcome: Outcome,
-    /// The session.
     pub session: SessionId,
 }
 
@@ -382,7 +377,6 @@ impl Stage {
     }
 }
 
-/// Sends a command.
 pub async fn send(link: &Link, id: u64, command: Command) {
     // A session that is gone shows itself by the end of its events.
     let _ = link.commands.send(Request { id: RequestId(id), command }).await;

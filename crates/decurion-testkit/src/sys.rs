@@ -30,7 +30,6 @@ impl Used {
         self.user + self.system
     }
 
-    /// Both together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -118,7 +117,6 @@ unsafe impl GlobalAlloc for Counting {
 pub enum Ending {
     /// By itself, with this code.
     Exited(i32),
-    /// By this signal.
     Signalled(i32),
 }
 

@@ -14,9 +14,7 @@ const LONGEST: usize = 300;
 /// What is in a good trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shape {
-    /// How many agents.
     pub processes: usize,
-    /// How many tracks.
     pub threads: usize,
     /// How many spans of each category.
     pub spans: BTreeMap<String, usize>,

@@ -17,7 +17,6 @@ mod openai;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status} {kind}: {message}")]
 pub struct ApiError {
-    /// The HTTP status.
     pub status: u16,
     /// The provider's word for the kind of error, e.g. `invalid_request_error`.
     pub kind: &'static str,

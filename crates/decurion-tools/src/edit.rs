@@ -16,7 +16,6 @@ use crate::{InputError, Surroundings, Tool, ToolContext, ToolSpec, paths, typed}
 
 const NAME: &str = "Edit";
 
-/// The tool.
 #[derive(Debug)]
 pub struct Edit {
     spec: ToolSpec,

@@ -23,7 +23,6 @@ const ERROR_CHARS: usize = 2_000;
 /// What a page should be.
 const ACCEPTED: &str = "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.5";
 
-/// The tool.
 #[derive(Debug)]
 pub struct WebFetch {
     spec: ToolSpec,

@@ -305,7 +305,6 @@ pub(crate) struct Existing {
 }
 
 impl Existing {
-    /// Its permissions.
     pub fn mode(&self) -> u32 {
         // Narrower than 32 bits on some systems.
         #[allow(clippy::useless_conversion)]

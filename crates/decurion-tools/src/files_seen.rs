@@ -55,7 +55,6 @@ impl FilesSeen {
         self.files.len()
     }
 
-    /// Whether none was.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }

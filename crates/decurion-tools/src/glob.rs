@@ -13,7 +13,6 @@ use crate::{InputError, Surroundings, Tool, ToolContext, ToolSpec, paths, typed}
 
 const NAME: &str = "Glob";
 
-/// The tool.
 #[derive(Debug)]
 pub struct Glob {
     spec: ToolSpec,

@@ -19,7 +19,6 @@ const NAME: &str = "Grep";
 /// The largest compiled expression.
 const REGEX_BYTES: usize = 16 << 20;
 
-/// The tool.
 #[derive(Debug)]
 pub struct Grep {
     spec: ToolSpec,

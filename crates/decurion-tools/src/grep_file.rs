@@ -36,7 +36,6 @@ pub(crate) enum Depth {
     Any,
     /// How many there are.
     Count,
-    /// The lines themselves.
     Lines,
 }
 
@@ -79,7 +78,6 @@ impl Line {
 
 /// What came of looking at one file.
 enum Looked {
-    /// It has matches.
     Hits(FileHits),
     /// It has none, or is no text.
     Nothing,

@@ -37,7 +37,6 @@ pub trait Connections: Send + Sync {
 pub struct Connection {
     /// The host, as rules see it.
     pub host: String,
-    /// The port.
     pub port: u16,
     /// The address connected to, if that is known.
     pub address: Option<IpAddr>,
@@ -64,7 +63,6 @@ impl fmt::Debug for Gate {
 pub struct OpenConnection {
     gate: Option<Gate>,
     start: tokio::time::Instant,
-    /// What is recorded.
     pub record: Connection,
 }
 

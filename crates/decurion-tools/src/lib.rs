@@ -75,7 +75,6 @@ impl ToolSpec {
     }
 }
 
-/// One tool.
 pub trait Tool: Send + Sync {
     /// What the model is told. The same for the whole life of the tool.
     fn spec(&self) -> &ToolSpec;
@@ -110,11 +109,9 @@ pub struct Surroundings {
 pub struct ToolContext {
     /// The run that calls.
     pub run: RunId,
-    /// The call.
     pub call: CallId,
     /// The name it was called by, which may be an older one.
     pub called: String,
-    /// Where it happens.
     pub around: Surroundings,
     /// Fires when the call should stop.
     pub cancel: CancellationToken,
@@ -196,7 +193,6 @@ pub enum AddressRule {
     Allowed,
     /// One denies it; why.
     Denied(String),
-    /// None names it.
     Unnamed,
 }
 
@@ -233,7 +229,6 @@ pub struct ToolLimits {
     pub line_chars: usize,
     /// The largest image, as sent.
     pub image_bytes: u64,
-    /// The largest document.
     pub document_bytes: u64,
     /// The largest file that is edited or written.
     pub edit_bytes: u64,
@@ -288,7 +283,6 @@ impl Default for ToolLimits {
 /// An input that does not fit its tool: every issue, each naming its field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputError {
-    /// The tool.
     pub tool: String,
     /// One line each; never empty.
     pub issues: Vec<String>,

@@ -9,7 +9,6 @@ use crate::files_seen::hex;
 
 /// Which lines, and how much of them.
 pub(crate) struct Range {
-    /// From 1.
     pub first: u64,
     pub count: u64,
     /// The most text to give.
@@ -35,7 +34,6 @@ pub(crate) struct Lines {
     bytes_seen: u64,
 }
 
-/// What was read.
 pub(crate) struct LinesRead {
     /// The lines without numbers.
     pub content: String,

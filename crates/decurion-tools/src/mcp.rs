@@ -93,7 +93,6 @@ pub enum Sign {
 /// Something about a server that a person should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The server.
     pub server: String,
     /// What happened, and what to do.
     pub text: String,

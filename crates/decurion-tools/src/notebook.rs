@@ -80,7 +80,6 @@ pub(crate) fn has_ids(notebook: &Value) -> bool {
     (version("nbformat"), version("nbformat_minor")) >= (4, 5)
 }
 
-/// A new cell.
 pub(crate) fn new_cell(id: Option<String>, kind: &str, source: &str) -> Value {
     let mut cell = Map::new();
     cell.insert("cell_type".to_owned(), kind.into());

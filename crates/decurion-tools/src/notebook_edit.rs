@@ -13,7 +13,6 @@ use crate::{InputError, Surroundings, Tool, ToolContext, ToolSpec, notebook, pat
 
 const NAME: &str = "NotebookEdit";
 
-/// The tool.
 #[derive(Debug)]
 pub struct NotebookEdit {
     spec: ToolSpec,

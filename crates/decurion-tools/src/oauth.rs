@@ -30,7 +30,6 @@ const EARLY: i64 = 60;
 /// Leave that was given: what is kept between sessions, for its owner's eyes only.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leave {
-    /// What requests carry.
     pub access_token: String,
     /// What a fresh one is asked for with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,7 +41,6 @@ pub struct Leave {
     pub token_endpoint: String,
     /// Who we are there.
     pub client: Client,
-    /// For which server.
     pub resource: String,
 }
 
@@ -62,7 +60,6 @@ impl Leave {
 /// Who we are to an authorization server.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
-    /// Our name there.
     pub id: String,
     /// What proves it, where the server insists on giving one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,12 +80,7 @@ pub enum OauthError {
     Address(String),
     /// The server could not be asked: check the network and try again.
     #[error("cannot reach {url}: {reason}")]
-    Unreachable {
-        /// Which address.
-        url: String,
-        /// What happened.
-        reason: String,
-    },
+    Unreachable { url: String, reason: String },
     /// The server does not say how leave is given: use a header with a token instead.
     #[error(
         "the server does not say where to log in; give a token with --header \"Authorization: Bearer …\": {0}"
@@ -97,12 +89,10 @@ pub enum OauthError {
     /// The server lacks something we do not do without.
     #[error("the authorization server cannot be used ({what}): {issuer}")]
     Unsuitable {
-        /// Which.
         issuer: String,
         /// What is missing or wrong.
         what: String,
     },
-    /// It said no.
     #[error("the authorization server refused: {0}")]
     Refused(String),
     /// Nobody answered in the browser.
@@ -371,7 +361,6 @@ fn unsuitable(metadata: &Metadata, what: &str) -> OauthError {
     OauthError::Unsuitable { issuer: shown_text(&metadata.issuer), what: what.to_owned() }
 }
 
-/// Makes us known.
 async fn register(http: &reqwest::Client, metadata: &Metadata, redirect: &str) -> Result<Client, OauthError> {
     let Some(endpoint) = &metadata.registration_endpoint else {
         return Err(unsuitable(metadata, "it does not let programs make themselves known"));

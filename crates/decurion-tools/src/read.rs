@@ -22,7 +22,6 @@ const HEAD: usize = 8 << 10;
 /// Files beyond this are not read to their end once the lines asked for are found.
 const READ_THROUGH: u64 = 64 << 20;
 
-/// The tool.
 #[derive(Debug)]
 pub struct Read {
     spec: ToolSpec,

@@ -74,7 +74,6 @@ impl Held {
         self.existing.as_ref().map(|existing| existing.hash.as_str())
     }
 
-    /// The file's permissions.
     pub fn mode(&self) -> Option<u32> {
         self.existing.as_ref().map(Existing::mode)
     }

@@ -33,7 +33,6 @@ pub(crate) struct Filter {
     pub times: bool,
 }
 
-/// A file found.
 #[derive(Clone)]
 pub(crate) struct Found {
     /// Without links: what is opened.

@@ -38,7 +38,6 @@ pub struct ToolSet {
 /// What a selection made of a set.
 #[derive(Clone, Debug)]
 pub struct Selected {
-    /// The tools left.
     pub set: ToolSet,
     /// Names in the selection that stand for no tool of the set, as written.
     pub unknown: Vec<String>,
@@ -46,7 +45,6 @@ pub struct Selected {
 
 /// A call whose tool is found.
 pub struct Call<'a> {
-    /// The tool.
     pub tool: &'a Arc<dyn Tool>,
     /// The input in its words, not validated yet.
     pub input: Cow<'a, Value>,

@@ -46,7 +46,6 @@ const STOPPED: &str =
 /// What a model reads of a command that succeeds and prints nothing.
 pub const NO_OUTPUT: &str = "(no output)";
 
-/// The tool.
 #[derive(Debug)]
 pub struct Bash {
     spec: ToolSpec,
@@ -86,7 +85,6 @@ impl Bash {
 #[derive(Deserialize)]
 struct Input {
     command: String,
-    /// In milliseconds.
     timeout: Option<f64>,
 }
 

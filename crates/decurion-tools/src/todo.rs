@@ -9,7 +9,6 @@ use crate::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
 
 const NAME: &str = "TodoWrite";
 
-/// The tool.
 #[derive(Debug)]
 pub struct TodoWrite {
     spec: ToolSpec,

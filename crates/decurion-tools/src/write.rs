@@ -14,7 +14,6 @@ use crate::{InputError, Surroundings, Tool, ToolContext, ToolSpec, paths, typed}
 
 const NAME: &str = "Write";
 
-/// The tool.
 #[derive(Debug)]
 pub struct Write {
     spec: ToolSpec,

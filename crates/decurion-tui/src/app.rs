@@ -64,7 +64,6 @@ const DROPPED_AT_ONCE: usize = 1_000;
 /// What is said where something was asked for and something else is written or open by the time it comes.
 const READY: &str = "what you asked for is ready: ask again once nothing else is written or open";
 
-/// The screen.
 pub struct App {
     /// The session as it stands.
     pub view: SessionView,

@@ -40,7 +40,6 @@ fn part_of(part: &str, limits: &mut Limits) -> Option<()> {
     Some(())
 }
 
-/// Limits in words.
 pub fn words(limits: &Limits) -> String {
     let mut words = Vec::new();
     words.extend(limits.turns.map(|turns| format!("{turns} turns")));

@@ -21,18 +21,13 @@ const MOST_HOLES: usize = 8;
 /// What a part of code is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Class {
-    /// Nothing in particular.
     #[default]
     Plain,
-    /// A comment.
     Comment,
-    /// A text.
     Text,
-    /// A number.
     Number,
     /// A word of the language's own.
     Keyword,
-    /// A type.
     Type,
     /// Something that is called.
     Function,
@@ -46,7 +41,6 @@ pub enum Class {
     Removed,
     /// What says where a change is.
     Place,
-    /// A heading.
     Heading,
 }
 
@@ -86,7 +80,6 @@ impl Highlight {
         Self { lexer: Lexer::of_file(path), theme: theme.clone() }
     }
 
-    /// The next line.
     pub fn line(&mut self, line: &str) -> Vec<Span<'static>> {
         let base = if self.lexer.is_some() { Style::default() } else { self.theme.code };
         self.line_over(line, base)
@@ -113,7 +106,6 @@ impl Highlight {
 /// Where the lexer is between two lines.
 #[derive(Clone, Debug, Default)]
 enum Inside {
-    /// In code.
     #[default]
     Code,
     /// In so many comments inside of each other.
@@ -122,7 +114,6 @@ enum Inside {
     Text(&'static Quote, usize),
     /// In a text that ends with a line which is this.
     Here(String),
-    /// In a tag.
     Tag,
     /// In code that is fenced by this mark.
     Fence(char),

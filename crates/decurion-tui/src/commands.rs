@@ -8,17 +8,13 @@ use decurion_protocol::Block;
 pub enum Name {
     /// The keys and commands.
     Help,
-    /// The whole conversation.
     Transcript,
     /// Agents and commands at work.
     Tasks,
-    /// Leave.
     Quit,
     /// What it has cost.
     Cost,
-    /// The model.
     Model,
-    /// Shorten the conversation.
     Compact,
     /// Another conversation in its place, from nothing.
     Clear,
@@ -38,7 +34,6 @@ pub enum Name {
     StatusLine,
     /// Keys as in vi.
     Vim,
-    /// Whoever works together.
     Team,
     /// A prompt that is written here.
     Prompt(&'static str),
@@ -57,13 +52,11 @@ pub enum Name {
 /// Under which heading the help lists a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// The conversation.
     Conversation,
     /// Work and its results.
     Work,
     /// What is in force.
     Settings,
-    /// The program.
     Program,
 }
 
@@ -71,7 +64,6 @@ impl Group {
     /// All of them, in the order of the help.
     pub const ALL: [Self; 4] = [Self::Conversation, Self::Work, Self::Settings, Self::Program];
 
-    /// The heading.
     pub fn heading(self) -> &'static str {
         match self {
             Self::Conversation => "Conversation",
@@ -85,31 +77,21 @@ impl Group {
 /// What can be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
-    /// Definitions of agents.
     Agents,
-    /// Recorded sessions.
     Sessions,
     /// Prompts of this session.
     Prompts,
-    /// Rules in force.
     Rules,
-    /// Hooks in force.
     Hooks,
-    /// MCP servers.
     Servers,
-    /// Skills and commands.
     Skills,
-    /// Plugins.
     Plugins,
-    /// Worktrees.
     Worktrees,
     /// What fills the context.
     Context,
-    /// Models.
     Models,
     /// What becomes of the work when somebody leaves.
     Leaving,
-    /// Themes.
     Themes,
     /// Instruction and memory files.
     Memory,
@@ -120,7 +102,6 @@ pub enum Topic {
 /// A row of the table: the name, other names for the same, what it is, its heading and a few words for the help.
 type Listed = (&'static str, &'static [&'static str], Name, Group, &'static str);
 
-/// All of them.
 const TABLE: &[Listed] = &[
     ("help", &[], Name::Help, Group::Program, "all commands and keys"),
     (
@@ -241,7 +222,6 @@ pub enum Typed<'a> {
     Shell(&'a str),
     /// A line to be remembered.
     Memory(&'a str),
-    /// For the session.
     Prompt,
 }
 

@@ -18,7 +18,6 @@ pub enum What {
 /// A name that is being written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Naming {
-    /// What it names.
     pub what: What,
     /// Where it stands, with its sign; all of it, also what is behind the cursor.
     pub range: Range<usize>,
@@ -145,7 +144,6 @@ impl Choices {
         self.all.is_empty()
     }
 
-    /// One of them.
     pub fn get(&self, index: usize) -> Option<&Choice> {
         self.all.get(index)
     }

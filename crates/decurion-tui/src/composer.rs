@@ -40,40 +40,30 @@ pub struct Composer {
 /// One change or move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// A character.
     Type(char),
-    /// Delete.
     Delete(Motion),
     /// Delete and keep for [`Edit::Yank`].
     Cut(Motion),
-    /// Go.
     Move(Motion),
     /// Put what was cut.
     Yank,
-    /// Take back.
     Undo,
-    /// And again.
     Redo,
 }
 
 /// From the cursor to somewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Motion {
-    /// One character back.
     Left,
-    /// One ahead.
     Right,
     /// To the beginning of a word.
     WordLeft,
-    /// Behind a word.
     WordRight,
     /// To the beginning of the line.
     LineStart,
-    /// To its end.
     LineEnd,
     /// To the beginning of everything.
     Start,
-    /// To the end.
     End,
 }
 
@@ -194,7 +184,6 @@ impl Composer {
         self.column = None;
     }
 
-    /// Does one thing.
     pub fn edit(&mut self, edit: Edit) {
         match edit {
             Edit::Type(letter) => {

@@ -34,7 +34,6 @@ pub enum Item {
     Prompt(String),
     /// What the model said: a whole answer, or the next blocks of one.
     Said {
-        /// In Markdown.
         text: String,
         /// Whether more of the same answer stands above it.
         goes_on: bool,
@@ -45,7 +44,6 @@ pub enum Item {
     Call(Box<Called>),
     /// A plan that a person has answered.
     Plan {
-        /// In Markdown.
         text: String,
         /// Why it was rejected, which may be no words at all; none if it was agreed to.
         rejected: Option<String>,
@@ -56,7 +54,6 @@ pub enum Item {
     Notice {
         /// `info`, `warning` or `error`.
         level: String,
-        /// What.
         text: String,
     },
     /// The conversation was shortened here.
@@ -82,7 +79,6 @@ pub struct Greeting {
 /// A call that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Called {
-    /// The tool.
     pub tool: String,
     /// What it was about, in one line.
     pub title: String,
@@ -94,7 +90,6 @@ pub struct Called {
     pub output: String,
     /// How many lines that had.
     pub lines: usize,
-    /// What it changed.
     pub change: Option<Change>,
     /// The list of steps that it wrote.
     pub todos: Option<Vec<Todo>>,
@@ -107,9 +102,7 @@ pub struct Called {
 /// A call under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calling {
-    /// Which.
     pub call: CallId,
-    /// The tool.
     pub tool: String,
     /// What it is about.
     pub title: String,

@@ -28,9 +28,7 @@ pub trait Desk: Send + Sync {
 /// What is written in an editor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Draft {
-    /// A prompt.
     Text(String),
-    /// This file.
     File(String),
 }
 
@@ -75,20 +73,17 @@ pub enum Errand {
 /// What comes of an errand.
 #[derive(Clone, Debug)]
 pub enum Fruit {
-    /// Text.
     Text(String),
     /// Paths below the working directory.
     Paths(Vec<String>),
     /// A file to be edited.
     File(String),
-    /// Events in order.
     Past(Vec<Envelope>),
 }
 
 /// What an errand was for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To list something.
     List(Topic),
     /// To show a text under this title.
     Page(String),
@@ -96,7 +91,6 @@ pub enum Purpose {
     Say,
     /// To ask whether these words of ours may be done, where it shows what they would do; else to say it.
     Consent(Vec<String>),
-    /// To complete paths.
     Paths,
     /// To show a conversation.
     Past(Option<AgentId>),

@@ -44,9 +44,7 @@ pub struct Form {
 /// What something said means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
-    /// Just that.
     Plain,
-    /// It went well.
     Good,
     /// It failed, or somebody should look.
     Bad,
@@ -60,7 +58,6 @@ enum Happened {
     Pasted(String),
     /// The size is another one.
     Resized,
-    /// Nothing of ours.
     Other,
     /// Nobody answers any more.
     Gone,

@@ -18,11 +18,8 @@ pub(crate) enum Wish {
     Stay(String),
     /// Let somebody write in an editor.
     Edit(Draft),
-    /// Hold the program.
     Suspend,
-    /// Draw everything again.
     Repaint,
-    /// Somebody is needed.
     Call,
     /// Tell a person who looks elsewhere.
     Notify(String),
@@ -34,9 +31,7 @@ pub(crate) enum Wish {
 
 /// Whom an effect may concern besides the terminal.
 pub(crate) struct Hands {
-    /// The session.
     pub commands: CommandSender,
-    /// The program.
     pub desk: Arc<dyn Desk>,
     /// Where what comes of errands goes.
     pub errands: mpsc::Sender<Input>,

@@ -14,7 +14,6 @@ use crate::composer::{Edit, Motion};
 pub enum Action {
     /// Send what is written, or choose.
     Submit,
-    /// Another line.
     Newline,
     /// Interrupt the turn, or close what is open.
     Interrupt,
@@ -28,15 +27,12 @@ pub enum Action {
     Mode,
     /// The whole conversation, with everything that is folded.
     Transcript,
-    /// The tasks.
     Tasks,
     /// Search what was written before.
     History,
-    /// The keys.
     Help,
     /// Write in an editor.
     Editor,
-    /// Draw everything again.
     Redraw,
     /// Hold the program, as the shell does it.
     Suspend,
@@ -44,13 +40,9 @@ pub enum Action {
     Complete,
     /// Up: a row, an entry, or further back.
     Up,
-    /// Down.
     Down,
-    /// A page up.
     PageUp,
-    /// A page down.
     PageDown,
-    /// Change the prompt.
     Edit(Edit),
 }
 
@@ -129,10 +121,8 @@ pub struct UnknownKey(pub String);
 /// Why a person's own keys cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeymapError {
-    /// No such key.
     #[error(transparent)]
     Key(#[from] UnknownKey),
-    /// No such action.
     #[error("no action has this name: {0:?}; the names are {names}", names = names())]
     Action(String),
 }

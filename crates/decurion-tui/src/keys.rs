@@ -24,7 +24,6 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Begins to read.
     pub fn new() -> io::Result<Self> {
         // From here on a resize is heard of, and not only once the thread runs.
         let _ = crossterm::event::poll(Duration::ZERO)?;
@@ -83,7 +82,6 @@ impl Keys {
         let _ = (&mut self.ended).await;
     }
 
-    /// Reads again.
     pub fn go_on(&mut self) -> io::Result<()> {
         self.follow(Self::new()?);
         Ok(())

@@ -71,7 +71,6 @@ const TWICE: Duration = Duration::from_secs(1);
 pub enum Signal {
     /// Interrupt the turn; twice in a second: leave.
     Interrupt,
-    /// Leave now.
     Terminate,
     /// The terminal is gone.
     Hangup,
@@ -79,10 +78,8 @@ pub enum Signal {
     Suspend,
 }
 
-/// How it ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// Somebody left.
     Left,
     /// The session ended by itself.
     Over,
@@ -96,7 +93,6 @@ pub enum Ended {
 
 /// What is shown, and with what.
 pub struct Showing {
-    /// The session.
     pub link: Link,
     /// The screen, with what is on record already taken.
     pub app: App,
@@ -104,7 +100,6 @@ pub struct Showing {
     pub taken: u64,
     /// What the program does for it.
     pub desk: Arc<dyn Desk>,
-    /// The time.
     pub clock: Arc<dyn Clock>,
     /// Who stands between the terminal and the screen, if somebody does.
     pub between: Option<Between>,
@@ -275,9 +270,7 @@ enum Going {
 
 /// Why it does not.
 enum Over {
-    /// The session ended.
     Session,
-    /// Somebody left.
     Left(Farewell),
     /// Somebody outside said so.
     By(Signal),

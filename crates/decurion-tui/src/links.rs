@@ -16,7 +16,6 @@ const DOMAINS: [&str; 7] = ["com", "dev", "internal", "io", "local", "net", "org
 pub struct Links {
     /// The machine that they are on: a terminal may be on another.
     pub host: String,
-    /// The folder, absolute.
     pub folder: String,
 }
 

@@ -13,12 +13,10 @@ use crate::theme::Theme;
 /// How many lines the details of a row may take.
 const DETAILS: usize = 6;
 
-/// One row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     /// What it is known by.
     pub id: String,
-    /// What it is.
     pub name: String,
     /// A few words beside it.
     pub note: String,
@@ -47,12 +45,10 @@ impl Offer {
         Self { key, words, needs: None, of_row: true }
     }
 
-    /// About none.
     pub const fn all(key: char, words: &'static str) -> Self {
         Self { key, words, needs: None, of_row: false }
     }
 
-    /// Needs words first.
     #[must_use]
     pub const fn asking(mut self, needs: &'static str) -> Self {
         self.needs = Some(needs);
@@ -60,12 +56,10 @@ impl Offer {
     }
 }
 
-/// The list.
 #[derive(Clone, Debug, Default)]
 pub struct List {
     /// What it is of.
     pub title: String,
-    /// The rows.
     pub rows: Vec<Row>,
     /// What can be done.
     pub offers: Vec<Offer>,
@@ -88,11 +82,9 @@ pub struct List {
 pub enum Picked {
     /// Something for the list itself.
     Taken,
-    /// The list goes.
     Closed,
     /// This is to be done, with the id of the row and the words where it needs them.
     Do(char, String, String),
-    /// Nothing of ours.
     Passed,
 }
 

@@ -14,7 +14,6 @@ use crate::view::coming;
 use crate::view::diff::Change;
 use crate::view::item::{self, Fold};
 
-/// The page.
 pub struct Page {
     /// What it shows, in words.
     pub title: String,
@@ -42,9 +41,7 @@ struct Made {
 enum Of {
     /// The root's conversation, whose items somebody else has.
     Root,
-    /// An agent's.
     Agent(Box<Following>),
-    /// A text.
     Text(String),
     /// Changes of files, and what is said below them.
     Changes(Vec<Change>, String),
@@ -68,7 +65,6 @@ impl Page {
         Self { title, words, of, back: 0, lines, made, is_awaited: false }
     }
 
-    /// The root's conversation.
     pub fn root() -> Self {
         Self::new("conversation", Of::Root)
     }
@@ -117,7 +113,6 @@ impl Page {
         }
     }
 
-    /// Takes what happens.
     pub fn take(&mut self, envelope: &Envelope) {
         let Of::Agent(following) = &mut self.of else { return };
         if envelope.agent.as_ref() != Some(&following.agent) {
@@ -301,9 +296,7 @@ fn changed(changes: &[Change], notes: &str, theme: &Theme, columns: usize) -> Ve
 /// What a key did to a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turned {
-    /// It stays.
     Stays,
-    /// It goes.
     Closed,
     /// The agent is told this.
     Told(String),

@@ -24,7 +24,6 @@ const BY_HAND: [&str; 2] = ["a person", "a stop"];
 pub struct Finished {
     /// What it was: "Explore · find the callers", "$ npm test".
     pub name: String,
-    /// How it ended.
     pub outcome: Outcome,
     /// Tools, tokens, cost and time.
     pub used: String,

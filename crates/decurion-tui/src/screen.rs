@@ -24,7 +24,6 @@ const END: &str = "\x1b[?7h\x1b[?2026l";
 /// The terminal, as far as it is ours.
 pub struct Screen<W> {
     out: W,
-    /// Columns and rows.
     size: (u16, u16),
     /// The live lines as they are shown now, each as the bytes that show it.
     live: Vec<String>,
@@ -63,7 +62,6 @@ impl<W: Write> Screen<W> {
         Self { links, ..self }
     }
 
-    /// Columns and rows.
     pub fn size(&self) -> (u16, u16) {
         self.size
     }

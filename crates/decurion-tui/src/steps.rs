@@ -35,7 +35,6 @@ impl Step {
 /// One of several answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offered {
-    /// In words.
     pub words: String,
     /// What it means, below it.
     pub details: String,
@@ -58,16 +57,13 @@ pub enum What {
     Other,
     /// This is the value of the step's field.
     Value(Value),
-    /// The next step.
     Next,
-    /// The step before.
     Back,
 }
 
 /// What was chosen so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Picked {
-    /// At which step.
     pub step: usize,
     chosen: Vec<Chosen>,
     fields: Map<String, Value>,
@@ -209,9 +205,7 @@ fn field(name: &str, schema: &Value) -> Step {
 /// What a step has come to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reached {
-    /// The next step.
     Next,
-    /// The answer.
     Answer(Answer),
 }
 

@@ -39,12 +39,10 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 pub enum Notices {
     /// Not at all, and it does not ring either.
     Off,
-    /// It rings.
     #[default]
     Bell,
     /// By a sequence, and it rings.
     Sequence {
-        /// Which.
         kind: Sequence,
         /// Whether it has to pass through tmux.
         tmux: bool,
@@ -54,11 +52,9 @@ pub enum Notices {
 /// The sequences that terminals know for this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sequence {
-    /// iTerm2 and others.
     Osc9,
     /// urxvt, foot, WezTerm and others.
     Osc777,
-    /// kitty.
     Osc99,
 }
 
@@ -140,7 +136,6 @@ impl Terminal {
         out.flush()
     }
 
-    /// Names the window.
     pub fn title(&mut self, title: &str) -> io::Result<()> {
         let title: String = title.chars().filter(|letter| !letter.is_control()).take(80).collect();
         if title == self.title {

@@ -64,35 +64,27 @@ pub struct Theme {
     pub faint: Style,
     /// What is chosen or has the attention.
     pub accent: Style,
-    /// Headings.
     pub heading: Style,
     /// Code inside a sentence.
     pub code: Style,
-    /// An address.
     pub link: Style,
     /// A line that was added.
     pub added: Style,
     /// A line that was removed.
     pub removed: Style,
-    /// What went well.
     pub good: Style,
     /// What somebody should look at.
     pub warning: Style,
-    /// What failed.
     pub error: Style,
     /// What waits for a person.
     pub asking: Style,
     /// Names of a language's own: keywords.
     pub keyword: Style,
-    /// Texts in code.
     pub literal: Style,
-    /// Numbers in code.
     pub number: Style,
-    /// Comments in code.
     pub comment: Style,
     /// Names of functions, keys and variables.
     pub name: Style,
-    /// Names of types.
     pub kind: Style,
     /// Attributes, macros and lifetimes.
     pub attribute: Style,

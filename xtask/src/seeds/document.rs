@@ -11,7 +11,6 @@ pub const DOCUMENT: &str = "docs/seed-coverage.md";
 pub struct Row {
     /// Its line in the document, from 1.
     pub line: usize,
-    /// `S1-07`.
     pub id: String,
     /// What stands behind it.
     pub proof: Proof,
@@ -39,7 +38,6 @@ pub enum Proof {
 /// A test as the document names it: `package::kind module::name`.
 #[derive(Clone, Debug)]
 pub struct TestName {
-    /// `decurion-engine`.
     pub package: String,
     /// `it`, `lib` or `bin`.
     pub kind: String,

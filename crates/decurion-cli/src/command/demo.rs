@@ -38,7 +38,6 @@ const SMALLEST: (u16, u16) = (60, 20);
 /// The script of a log: nobody waits for anything.
 const AT_ONCE: u32 = 1_000_000;
 
-/// Plays the demo.
 pub fn run(args: &DemoArgs) -> Result<u8, Failure> {
     if let (Some(keeper), Some(folder)) = (args.kept_by, &args.folder) {
         return watched::run(keeper, folder, args.keep);

@@ -20,7 +20,6 @@ use crate::report::{Failure, USAGE, styled_line};
 use crate::screen::{Style, Terminal};
 use crate::{discover, wire};
 
-/// Prints the facts.
 pub fn run(json: bool) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let loaded = Arc::new(decurion_config::examine(&LoadRequest::new(cwd, environment.clone()))?);
@@ -116,7 +115,6 @@ fn sandbox_settings(loaded: &Loaded) -> Value {
 /// What a line says about the installation.
 enum Mark {
     Good,
-    /// Worth a look.
     Odd,
     Bad,
 }

@@ -112,9 +112,7 @@ fn is_wish(signal: i32) -> bool {
 
 /// What a terminal is told besides the session.
 pub struct Surroundings<'a> {
-    /// The settings.
     pub loaded: &'a Arc<Loaded>,
-    /// The environment.
     pub environment: &'a Environment,
     /// Whether nothing may move or be coloured.
     pub plain: bool,
@@ -336,13 +334,11 @@ pub async fn show(
 pub enum Owner {
     /// Ours, with the ways out of it.
     Ours(Arc<Exits>),
-    /// Another's.
     Others,
 }
 
 /// What every session that is shown here has in common.
 pub struct Screening<'a> {
-    /// The terminal.
     pub around: &'a Surroundings<'a>,
     /// The state folder; none where nothing is kept.
     pub state: Option<&'a Utf8Path>,

@@ -30,7 +30,6 @@ use crate::servers::{self, Declared, Flags};
 use crate::table::{Cell, Table};
 use crate::wire;
 
-/// Does it.
 pub fn run(command: McpCommand) -> Result<u8, Failure> {
     match command {
         McpCommand::List { json } => list(json),

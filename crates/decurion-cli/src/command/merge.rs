@@ -13,7 +13,6 @@ use crate::command::worktrees::no_place;
 use crate::report::{FAILED, Failure};
 use crate::wire;
 
-/// Merges.
 pub fn run(args: &MergeArgs) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let loaded = decurion_config::inspect(&LoadRequest::new(cwd.clone(), environment.clone()))?;

@@ -24,7 +24,6 @@ use crate::{screen, wire};
 /// What is written for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// One JSON line.
     Json,
     /// The parts of the call and what is thought of each.
     Prose,
@@ -32,7 +31,6 @@ pub enum Style {
 
 /// What rows are answered on.
 pub struct Ground<'a> {
-    /// Where paths lead.
     pub trails: &'a dyn Fn() -> Trails,
     /// What `~` stands for.
     pub home: Option<&'a Utf8Path>,

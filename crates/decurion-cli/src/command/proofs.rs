@@ -24,7 +24,6 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// For programs.
     pub fn json(&self) -> Value {
         match &self.held {
             Ok(held) => json!({"promise": self.promise, "held": held}),

@@ -44,7 +44,6 @@ mod request;
 /// The longest prompt taken from standard input.
 const MOST_INPUT: u64 = 16 << 20;
 
-/// Runs the prompt.
 pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let hosted = args.input_format == InputFormat::StreamJson;
     let interactive = !args.print && !hosted;
@@ -309,7 +308,6 @@ impl Prepared<'_> {
         }
     }
 
-    /// Decides it.
     async fn prepare(
         &self,
         prompt: Option<String>,
@@ -463,7 +461,6 @@ fn begun(prompt: String, initial: Option<&str>) -> String {
 
 /// What is answered, and how it is shown.
 pub struct Answer {
-    /// The session.
     pub request: SessionRequest,
     /// What to do in it.
     pub work: Work,
@@ -475,7 +472,6 @@ pub struct Answer {
     pub prompts: Option<servers::Prompts>,
     /// The plugins in use.
     pub plugins: Plugins,
-    /// What is printed.
     pub format: Format,
     /// What is printed besides.
     pub shown: Facts,
@@ -603,13 +599,11 @@ fn host_agents(agents: &[Arc<AgentDefinition>]) -> Vec<HostAgent> {
 
 /// What is to be done.
 pub enum Work {
-    /// This.
     Asked(Command),
     /// What a person says at the terminal, beginning with this.
     Interactive(Option<Command>),
     /// What a program says.
     Hosted {
-        /// Its lines.
         input: Box<HostInput>,
         /// Whether the session is as its first line wants it.
         greeted: bool,
@@ -879,7 +873,6 @@ fn equip(request: &mut SessionRequest, library: &dyn Library) {
     }
 }
 
-/// The main agent.
 pub fn main_definition() -> AgentDefinition {
     AgentDefinition {
         name: "main".to_owned(),

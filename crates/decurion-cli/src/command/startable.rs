@@ -17,7 +17,6 @@ use crate::report::{Failure, note};
 pub enum Trouble {
     /// They cannot be read; with the file, where it is the user's own.
     Unreadable {
-        /// The file.
         own_file: Option<Utf8PathBuf>,
         /// What is wrong with it.
         failure: Failure,

@@ -17,7 +17,6 @@ use crate::{screen, wire};
 /// What stands for standard output.
 const STDOUT: &str = "-";
 
-/// Traces a session.
 pub fn run(args: &TraceArgs) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let paths = decurion_config::Paths::discover(&cwd, &environment)?;
@@ -67,7 +66,6 @@ pub fn read(session: &SessionPaths) -> Result<Timeline, Failure> {
     Ok(fold.finish())
 }
 
-/// Where what goes.
 struct Wanted {
     trace: Option<Utf8PathBuf>,
     picture: Option<Utf8PathBuf>,

@@ -1,5 +1,5 @@
 //! The program from outside: arguments and requests in, lines, exit codes and files out.
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod agent_sandbox;
 mod agents;

@@ -8,12 +8,10 @@ use crate::stand::LIMIT;
 /// The flags of a session that a program leads over standard input.
 pub const LED: [&str; 5] = ["--input-format", "stream-json", "--output-format", "stream-json", "--verbose"];
 
-/// A prompt.
 pub fn prompt(text: &str) -> String {
     json!({"type": "user", "message": {"role": "user", "content": text}}).to_string()
 }
 
-/// A request.
 pub fn control(id: &str, request: &Value) -> String {
     json!({"type": "control_request", "request_id": id, "request": request}).to_string()
 }

@@ -50,7 +50,6 @@ use crate::stand::{DECURION, Stand};
 
 /// A screen that does not show what it should by then never will. Far from what any of them needs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The usual size.
 pub const USUAL: (u16, u16) = (80, 24);
 /// What is on the screen once a person can write: the sign before the prompt.
 pub const READY: &str = "> ";
@@ -116,7 +115,6 @@ impl Terminal {
         self.tmux.press(&keys.split_whitespace().collect::<Vec<_>>()).unwrap();
     }
 
-    /// Types a text.
     pub fn write(&self, text: &str) {
         self.tmux.write(text).unwrap();
     }
@@ -127,7 +125,6 @@ impl Terminal {
         self.keys("Enter");
     }
 
-    /// Pastes a text.
     pub fn paste(&self, text: &str) {
         self.tmux.paste(text).unwrap();
     }

@@ -18,7 +18,6 @@ use crate::trust::Agreed;
 /// A folder of definitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentFolder {
-    /// Where.
     pub path: Utf8PathBuf,
     /// Whose it is, which decides what its definitions may widen.
     pub source: AgentSource,
@@ -35,7 +34,6 @@ pub struct AgentFolder {
 /// The plugin that a folder belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginPlace {
-    /// Its name.
     pub name: String,
     /// Its own folder, which none of its files leads out of.
     pub root: Utf8PathBuf,

@@ -22,11 +22,9 @@ use crate::secret::Secret;
 pub struct NewProvider {
     /// Its name in the settings, which is also that of its key's file.
     pub name: String,
-    /// What it speaks.
     pub kind: ProviderKind,
     /// Where it is, if not where such providers are.
     pub address: Option<BaseUrl>,
-    /// Its key.
     pub key: Option<Secret>,
     /// The model to use, as the provider calls it.
     pub model: Option<String>,

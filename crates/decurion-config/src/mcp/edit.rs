@@ -36,26 +36,13 @@ pub enum EditError {
     #[error(
         "{file} has comments or is not plain JSON, so it is not rewritten; change `mcpServers` in it by hand"
     )]
-    Comments {
-        /// The file.
-        file: Utf8PathBuf,
-    },
+    Comments { file: Utf8PathBuf },
     /// Choose another name, or remove that one first.
     #[error("there is a server of this name already in {file}: {name}")]
-    Exists {
-        /// The file.
-        file: Utf8PathBuf,
-        /// The name.
-        name: String,
-    },
+    Exists { file: Utf8PathBuf, name: String },
     /// Look at what the system says about the file.
     #[error("cannot write {file}: {reason}")]
-    File {
-        /// The file.
-        file: Utf8PathBuf,
-        /// What it says.
-        reason: String,
-    },
+    File { file: Utf8PathBuf, reason: String },
 }
 
 /// The file of a scope.
@@ -67,7 +54,6 @@ pub fn file(paths: &Paths, scope: Scope) -> Result<Utf8PathBuf, EditError> {
     })
 }
 
-/// Adds a declaration.
 pub fn add(paths: &Paths, scope: Scope, name: &str, declared: Value) -> Result<Utf8PathBuf, EditError> {
     let (file, _held) = locked(paths, scope)?;
     let (mut document, text) = load(&file)?;

@@ -16,7 +16,6 @@ const MOST_BESIDE: usize = 8;
 pub struct Written(Value);
 
 impl Written {
-    /// This declaration.
     pub fn new(declared: &Value) -> Self {
         Self(declared.clone())
     }

@@ -36,7 +36,6 @@ const NOT_OURS: &[&str] = &[
     "experimental",
 ];
 
-/// Reads a plugin.
 pub(super) fn read(root: &Utf8Path) -> Plugin {
     let real = root.canonicalize_utf8().unwrap_or_else(|_| root.to_owned());
     let stem = real.file_name().unwrap_or("plugin").to_owned();

@@ -11,7 +11,6 @@ use crate::stage::Stage;
 enum May {
     /// Nothing until trusted; something then.
     WhenTrusted,
-    /// Nothing, ever.
     Never,
 }
 use May::{Never, WhenTrusted};

@@ -1,5 +1,5 @@
 //! Tests of the proxy over real loopback sockets.
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test that meets the unexpected has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected has failed")]
 
 mod attacks;
 mod certificates;

@@ -22,7 +22,6 @@ use tokio::sync::mpsc;
 pub const MARK: &str = "MARKMARK";
 /// What makes a server answer although the mark did not reach it.
 pub const FINISH: &str = "FINISH";
-/// What servers answer.
 pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
 
 /// What servers of a network do.
@@ -40,7 +39,6 @@ pub enum Server {
     Tls(Arc<rustls::ServerConfig>),
     /// Speaks TLS and HTTP: answers each head with what the function makes of it.
     Http(Arc<rustls::ServerConfig>, fn(&str) -> String),
-    /// Cannot be reached.
     Refuse,
 }
 

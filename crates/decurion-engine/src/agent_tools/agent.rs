@@ -23,7 +23,6 @@ const NAME: &str = "Agent";
 /// Inputs of the ecosystem that are understood and not built yet.
 const NOT_YET: [&str; 3] = ["team_name", "name", "mode"];
 
-/// The tool.
 pub struct Agent {
     spec: ToolSpec,
     fork_by_default: bool,

@@ -13,7 +13,6 @@ const DESCRIPTION: &str = "Asks the user up to four questions, each with two to 
      which of several ways to go. Do not ask what you can find out yourself. The user can always answer in other words, \
      so offer no option for that. If you recommend an option, put it first and say so in its label.";
 
-/// The tool.
 pub struct AskUserQuestion {
     spec: ToolSpec,
 }

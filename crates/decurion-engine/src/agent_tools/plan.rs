@@ -25,7 +25,6 @@ const EXIT_DESCRIPTION: &str = "Shows the user your plan and asks them to agree 
 /// How much of a plan's first line is in its file's name.
 const SLUG_CHARS: usize = 40;
 
-/// Both tools.
 pub fn both() -> [Arc<dyn Tool>; 2] {
     [Arc::new(EnterPlanMode::default()), Arc::new(ExitPlanMode::default())]
 }

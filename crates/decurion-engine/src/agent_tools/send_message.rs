@@ -15,7 +15,6 @@ const DESCRIPTION: &str = "Tells another agent something, by its id. An agent th
     next step. One that has ended goes on with its own conversation and this message, in the background, and \
     you are told when it ends again.";
 
-/// The tool.
 pub struct SendMessage {
     spec: ToolSpec,
 }

@@ -25,7 +25,6 @@ const DESCRIPTION: &str = "Shows how a background task (an agent or a command) s
 /// How much of a file's end is read to find so many characters.
 const BYTES_PER_CHAR: usize = 4;
 
-/// The tool.
 pub struct TaskOutput {
     spec: ToolSpec,
     most_chars: usize,

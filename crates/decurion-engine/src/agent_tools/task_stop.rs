@@ -17,7 +17,6 @@ const DESCRIPTION: &str =
 /// How long a task is given to be over before it is said to be stopping.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The tool.
 pub struct TaskStop {
     spec: ToolSpec,
 }

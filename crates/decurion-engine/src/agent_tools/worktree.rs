@@ -19,13 +19,11 @@ const ENTER_DESCRIPTION: &str = "Moves the session into a git worktree of its ow
      there, and nothing outside of it may be changed. Changes that are not committed stay behind. A worktree of this \
      name that was left earlier and that nobody uses is entered again.";
 const EXIT: &str = "ExitWorktree";
-/// Both names.
 pub(crate) const NAMES: [&str; 2] = [ENTER, EXIT];
 const EXIT_DESCRIPTION: &str = "Moves the session back to where it was before EnterWorktree. `keep` leaves the worktree and its branch as they \
      are; `remove` takes both away, and is refused if there is work in it, unless `discard_changes` says that this \
      work is to be lost: only if the user said so.";
 
-/// Both tools.
 pub fn both() -> [Arc<dyn Tool>; 2] {
     [Arc::new(EnterWorktree::default()), Arc::new(ExitWorktree::default())]
 }

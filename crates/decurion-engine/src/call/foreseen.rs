@@ -14,7 +14,6 @@ use crate::sandbox::{NamedSecrets, first_of};
 /// As many private files are named in a question.
 const MOST_NAMED: usize = 3;
 
-/// What is asked.
 pub(super) struct Foreseen {
     /// The decision with its reason, and the profile that a Yes gives the command.
     pub decision: Decision,

@@ -28,7 +28,6 @@ pub struct Fetching {
 }
 
 impl Fetching {
-    /// For this call.
     pub fn new(bench: &Bench<'_>, call: &Call) -> Self {
         let hosts = bench.ports.equipment.denied_hosts.iter();
         let denied: Vec<(String, String)> = hosts.map(|host| (host.clone(), by_setting(host))).collect();

@@ -52,7 +52,6 @@ impl Secrets {
         })
     }
 
-    /// For the proxy.
     pub(super) fn masked(&self) -> Arc<Masked> {
         Arc::clone(&self.masked)
     }
@@ -98,7 +97,6 @@ impl Secrets {
 }
 
 impl std::fmt::Debug for Secrets {
-    /// Without the secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Secrets").field("hosts", &self.hosts).finish_non_exhaustive()
     }

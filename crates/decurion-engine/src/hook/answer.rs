@@ -44,7 +44,6 @@ pub struct HookResult {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HookPermission {
-    /// Without a question.
     Allow {
         /// Why, if it was said.
         reason: Option<String>,
@@ -54,7 +53,6 @@ pub enum HookPermission {
         /// Why, if it was said.
         reason: Option<String>,
     },
-    /// Not at all.
     Deny {
         /// Why; for the model.
         reason: String,
@@ -79,15 +77,12 @@ impl HookPermission {
 /// What became of one hook.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookReport {
-    /// At which moment.
     pub event: HookEvent,
-    /// Its command.
     pub command: String,
     /// Where it was declared.
     pub source: String,
     /// Its exit code, if it had one of its own.
     pub exit_code: Option<i32>,
-    /// What that means.
     pub outcome: HookOutcome,
     /// What it printed, shortened.
     pub stdout: String,
@@ -457,7 +452,6 @@ impl Reading<'_> {
     }
 }
 
-/// What was printed.
 enum Spoken<'a> {
     Json(Map<String, Value>),
     /// That the answer comes later.

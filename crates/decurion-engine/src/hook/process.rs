@@ -26,7 +26,6 @@ pub(super) struct Ran {
     pub stderr: String,
 }
 
-/// How it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// By itself, with this code.

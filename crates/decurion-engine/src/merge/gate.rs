@@ -19,11 +19,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// A command that must succeed.
 #[derive(Clone, Debug)]
 pub struct Gate {
-    /// For a shell.
     pub command: String,
     /// How long it may run.
     pub timeout: Duration,
-    /// Its environment.
     pub environment: Arc<[(OsString, OsString)]>,
 }
 

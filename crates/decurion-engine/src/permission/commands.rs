@@ -13,18 +13,15 @@ use super::glob::text_matches;
 /// Whether a rule covers a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Match {
-    /// It does not.
     No,
     /// It may: the text does not tell.
     Maybe,
-    /// It does.
     Yes,
 }
 
 /// A specifier taken apart.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Form {
-    /// The whole command.
     Exact(Vec<String>),
     /// The first words of it.
     Prefix(Vec<String>),
@@ -32,7 +29,6 @@ pub(crate) enum Form {
     Wildcard(String),
 }
 
-/// Reads a specifier.
 pub(crate) fn form(specifier: &str) -> Form {
     let trimmed = specifier.trim();
     let prefix = trimmed.strip_suffix(":*").or_else(|| trimmed.strip_suffix(" *"));

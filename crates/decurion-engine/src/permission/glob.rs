@@ -4,11 +4,8 @@
 /// One element of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Token<'p> {
-    /// Any text.
     Star,
-    /// Any one character.
     Any,
-    /// This character.
     One(char),
     /// One of the characters between these brackets.
     Set(&'p str),

@@ -28,9 +28,7 @@ pub fn normal(path: &Utf8Path) -> Utf8PathBuf {
 /// What a rule is used for: one that forbids is read as widely as it can be, one that allows as narrowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// Allows.
     Narrow,
-    /// Denies or asks.
     Wide,
 }
 

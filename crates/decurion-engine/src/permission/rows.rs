@@ -29,7 +29,6 @@ const LONGEST_ROW: usize = 4 * 1024 * 1024;
 /// What is wrong with a row.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
-    /// Shorten it.
     #[error("the row is longer than {LONGEST_ROW} bytes")]
     TooLong,
     /// Write it as described.
@@ -38,7 +37,6 @@ pub enum RowError {
     /// Name a mode that exists.
     #[error(transparent)]
     Mode(#[from] decurion_protocol::permission::UnknownMode),
-    /// Correct the rule.
     #[error("a rule cannot be read: {0}")]
     Rule(#[from] decurion_protocol::permission::InvalidRule),
     /// Give an absolute directory.
@@ -93,17 +91,14 @@ enum Names {
 
 /// A decision with what it was made from.
 pub struct Answered {
-    /// The tool called.
     pub tool: String,
     /// What the decision was made by.
     pub policy: Policy,
     /// Why the mode is what it is, for an agent.
     pub mode_because: Option<String>,
-    /// The call's input.
     pub input: Value,
     /// What the call would touch.
     pub intent: Intent,
-    /// The decision.
     pub decision: Decision,
 }
 

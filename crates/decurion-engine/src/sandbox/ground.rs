@@ -78,9 +78,7 @@ pub(super) enum Found {
 
 /// Where a path leads by what is remembered.
 enum Way {
-    /// To this node.
     To(usize),
-    /// To nothing.
     Nowhere,
     /// To a link that more names follow.
     Link,

@@ -46,7 +46,6 @@ type Renamed = Result<Utf8PathBuf, Utf8PathBuf>;
 /// What came of a look.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
-    /// The new paths.
     repositories: Vec<Utf8PathBuf>,
     /// Those of files in folders of git.
     files: Vec<Utf8PathBuf>,
@@ -211,7 +210,6 @@ fn identity(path: &Utf8Path) -> Option<Identity> {
 /// What was there before the first command.
 #[derive(Debug)]
 struct Found {
-    /// The working directory.
     folder: Utf8PathBuf,
     /// The folders of git, or the files that name them.
     repositories: BTreeSet<Utf8PathBuf>,

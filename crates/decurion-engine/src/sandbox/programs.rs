@@ -19,7 +19,6 @@ const PATH: &str = "PATH";
 /// Where programs are looked for if the environment does not say.
 const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Names and values.
 pub type Variables = [(OsString, OsString)];
 
 /// What decides who can have made a program.

@@ -19,9 +19,7 @@ use crate::trail::Trails;
 /// What a sandbox kept a command from, as far as can be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What tells it.
     pub evidence: Evidence,
-    /// What it was.
     pub kind: RefusalKind,
     /// What refuses it whatever rights a person gives the command, if that is so.
     pub fixed: Option<Fixed>,
@@ -56,7 +54,6 @@ pub enum Cause {
 /// A host that the proxy refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedHost {
-    /// Its name.
     pub host: String,
     /// The port; 0 where it stands for several hosts.
     pub port: u16,
@@ -108,7 +105,6 @@ pub enum Fixed {
 pub enum Remedy {
     /// The rights of a command that a person allowed.
     UsualRights,
-    /// No sandbox.
     Outside,
 }
 
@@ -140,18 +136,13 @@ pub enum Evidence {
     Line(String),
 }
 
-/// What was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// Writing a file.
     Write,
-    /// Reading a file.
     Read,
-    /// The network.
     Network,
     /// The socket of Docker.
     Docker,
-    /// Another Unix socket.
     Socket,
     /// Something else: another process, a privilege.
     Other,

@@ -55,7 +55,6 @@ struct Known {
     below: Vec<(OsString, States)>,
     /// Links behind which one may.
     links: Vec<(OsString, States)>,
-    /// What patterns cover.
     covered: Vec<(OsString, Vec<u16>)>,
 }
 
@@ -197,10 +196,8 @@ struct Matcher(Vec<Vec<Part>>);
 
 /// One name of a pattern, in small letters: what is forbidden is so whatever the case.
 enum Part {
-    /// `**`.
     Deep,
     Name(String),
-    /// `*` and this.
     Suffix(String),
     Glob(String),
 }

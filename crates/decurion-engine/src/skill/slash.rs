@@ -24,7 +24,6 @@ pub enum Typed {
     Mistaken(String),
 }
 
-/// Reads a prompt.
 pub fn read(prompt: &[Block], library: &dyn Library) -> Typed {
     let [Block::Text { text }, ..] = prompt else { return Typed::Words };
     let Some((name, args)) = split(text) else { return Typed::Words };

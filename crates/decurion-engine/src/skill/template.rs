@@ -15,7 +15,6 @@ enum Part<'a> {
 /// A piece of a text that was filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Words.
     Text(String),
     /// A command whose output stands in its place.
     Command(String),

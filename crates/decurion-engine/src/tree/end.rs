@@ -385,7 +385,6 @@ impl Owner {
         }
     }
 
-    /// Ends everything.
     pub fn stop_all(&mut self, by: &str) {
         let all: Vec<TaskId> =
             self.tree.tasks.rows().filter(|row| row.is_alive()).map(|row| row.record.task.clone()).collect();

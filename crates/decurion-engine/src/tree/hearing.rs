@@ -39,7 +39,6 @@ pub enum Told {
     Waking,
     /// By a note that begins nothing: it is read when someone goes on.
     AtRest,
-    /// Not at all.
     Nobody {
         /// Whether it is one of the endings that nobody dealt with.
         counts: bool,

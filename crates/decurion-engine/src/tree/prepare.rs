@@ -25,13 +25,9 @@ use crate::worktree::{AskerRules, Wanted, Worktrees};
 pub struct Draft {
     /// What is wanted, by whom.
     pub spawning: Spawning,
-    /// What it is.
     pub definition: Arc<AgentDefinition>,
-    /// Its model.
     pub model: Arc<Model>,
-    /// Why that one.
     pub model_why: String,
-    /// Its id.
     pub agent: AgentId,
     /// Its tools, out of its parent's; a fork has exactly those.
     pub base: Arc<ToolSet>,

@@ -1,7 +1,6 @@
 //! Whether anything would be lost. Takes what was found of a worktree, gives the one verdict that decides
 //! between removing and keeping it. Pure.
 
-/// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is found out on its own")]
 pub struct Facts {
@@ -21,7 +20,6 @@ pub struct Facts {
     pub hidden: bool,
 }
 
-/// What they mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing would be lost.
@@ -30,7 +28,6 @@ pub enum Verdict {
     Changed,
 }
 
-/// The verdict.
 pub fn decide(facts: &Facts) -> Verdict {
     let branch_moved = facts.tip.as_ref().is_some_and(|tip| *tip != facts.base);
     let unchanged = match (facts.on_disk, facts.known) {

@@ -18,7 +18,6 @@ pub struct Integration {
 }
 
 impl Integration {
-    /// Its checkout.
     pub fn path(&self) -> &Utf8Path {
         &self.lease.path
     }
@@ -77,7 +76,6 @@ impl Worktrees {
         Ok(integration)
     }
 
-    /// Takes it away.
     pub(crate) async fn end_integration(&self, integration: Integration) {
         if let Err(error) = self.undo(&integration.lease).await {
             tracing::warn!(%error, worktree = %integration.lease.path, "it stays until the next cleaning");

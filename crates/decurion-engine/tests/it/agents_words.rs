@@ -179,7 +179,6 @@ async fn a_child_shortened_without_a_summary_keeps_its_own_prompts_only() {
     assert!(child.contains("> look") && !child.contains("said to the root"), "{child}");
 }
 
-/// Definitions that change.
 struct Changing(Mutex<Vec<Arc<AgentDefinition>>>);
 
 impl Definitions for Changing {

@@ -259,7 +259,6 @@ when
     assert_eq!(known, ["#1 →      \"1 known\"", "#1 →      \"2 known\"", "→      \"1 known\""], "{log}");
 }
 
-/// Keeps who asked.
 struct Tags(Arc<dyn ModelProvider>, Arc<Mutex<Vec<String>>>);
 
 impl ModelProvider for Tags {

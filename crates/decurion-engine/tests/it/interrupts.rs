@@ -73,7 +73,6 @@ impl Playing {
         .await;
     }
 
-    /// Everyone rests.
     async fn quiet(&mut self) {
         self.until(|envelope| matches!(envelope.event, Event::Quiet { quiet: true, queued: 0 })).await;
     }

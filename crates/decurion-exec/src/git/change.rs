@@ -15,11 +15,9 @@ use super::{FIRST_PAUSE, Git, GitError, LOCK_TRIES, MOST_PAUSE, Order, folder, o
 /// A worktree to be made.
 #[derive(Clone, Debug)]
 pub struct NewWorktree<'a> {
-    /// Where.
     pub path: &'a Utf8Path,
     /// Its new branch; none leaves it detached.
     pub branch: Option<&'a str>,
-    /// From which commit.
     pub base: &'a str,
     /// Why it is locked.
     pub reason: &'a str,

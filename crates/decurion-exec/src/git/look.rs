@@ -55,7 +55,6 @@ pub struct Change {
 }
 
 impl Status {
-    /// Whether nothing differs.
     pub fn is_clean(&self) -> bool {
         self.changes.is_empty()
     }
@@ -84,20 +83,15 @@ pub struct Listed {
 /// What a merge would give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forecast {
-    /// This tree.
     Clean(String),
     /// Conflicts in these files.
     Conflicts(Vec<String>),
 }
 
-/// How much differs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Diffstat {
-    /// Files.
     pub files: u64,
-    /// Lines added.
     pub insertions: u64,
-    /// Lines removed.
     pub deletions: u64,
 }
 

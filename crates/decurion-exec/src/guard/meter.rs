@@ -30,7 +30,6 @@ const LIST_NUMBER: i32 = 9;
 pub(super) struct Bounds {
     /// In bytes. With control groups it is what all commands of the session have together, else what each has.
     pub memory: u64,
-    /// For each command.
     pub processes: u32,
 }
 

@@ -601,7 +601,6 @@ struct Watch<'a> {
 /// Why the watch is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Over {
-    /// The command ended.
     Ended,
     /// It was asked to end and has not.
     Overdue,

@@ -85,7 +85,6 @@ struct Reaper {
     /// Where its next command goes, and where it offers itself for it; `None` if it is to have no other.
     link: Option<OwnedFd>,
     stops: u8,
-    /// Removed with it.
     group: Option<Group>,
 }
 

@@ -25,7 +25,6 @@ const TRIAL_LIMIT: Duration = Duration::from_secs(10);
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 /// What it takes at most.
 const MOST_ARGUMENTS: usize = 9000;
-/// For all commands.
 const ALWAYS: [&str; 15] = [
     "--unshare-pid",
     "--unshare-ipc",

@@ -270,7 +270,6 @@ fn is_folder(place: &OwnedFd) -> io::Result<bool> {
 
 /// What is put in place of hidden files and folders.
 struct StandIns {
-    /// Empty.
     folder: OwnedFd,
     /// The null device. Mounted where devices cannot be opened, it cannot be read, not even by root.
     file: OwnedFd,

@@ -110,7 +110,6 @@ impl Attempt {
         Self { open_in_landlock: Some(reason), ..self }
     }
 
-    /// Root is refused.
     const fn open_to_users_in_landlock(self, reason: &'static str) -> Self {
         Self { open_in_landlock: Some(reason), only_to_users: true, ..self }
     }

@@ -161,7 +161,6 @@ struct Spoken {
     every: Duration,
 }
 
-/// Steps.
 impl Cursor<'_> {
     fn step(&mut self, start: usize, keyword: &str, rule: &mut Rule) -> Result<(), ScriptError> {
         let plan = &mut rule.template;
@@ -311,7 +310,6 @@ impl Cursor<'_> {
         Ok(Failure { status, headers, body })
     }
 
-    /// `KIND ["message"]`
     fn stream_error(&mut self) -> Result<Step, ScriptError> {
         self.spaces();
         let kind = self.word("a kind of error, e.g. overloaded_error")?.to_owned();
@@ -487,7 +485,6 @@ impl<'a> Cursor<'a> {
             .map_err(|_| self.error_at(start, format!("expected a number, not {word:?}")))
     }
 
-    /// `name=`
     fn key(&mut self) -> Result<&'a str, ScriptError> {
         self.spaces();
         let start = self.at;
@@ -538,7 +535,6 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Lines and places.
 impl<'a> Cursor<'a> {
     /// Goes to the next line that says something.
     fn next_line(&mut self) -> bool {

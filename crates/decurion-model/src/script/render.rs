@@ -17,14 +17,12 @@ use crate::Dialect;
 pub enum WireStep {
     /// Send the head of the response. Always before the first bytes; missing if nothing is answered.
     Head {
-        /// The status.
         status: u16,
         /// The headers, names in lower case.
         headers: Vec<(String, String)>,
     },
     /// Write these bytes of the body and flush them.
     Bytes(Bytes),
-    /// Wait.
     Wait(Duration),
     /// Break the connection (RST). The last step.
     Reset,
@@ -34,9 +32,7 @@ pub enum WireStep {
     Stall,
     /// Write these bytes again and again, for ever. The last step.
     Repeat {
-        /// The bytes.
         bytes: Bytes,
-        /// How often.
         every: Duration,
     },
     /// End the body in order. The last step.
@@ -57,7 +53,6 @@ impl Ids {
         Self { seed: seen.seed(), model: seen.model.clone() }
     }
 
-    /// The message's.
     pub fn message(&self, dialect: Dialect) -> String {
         match dialect {
             Dialect::Anthropic => format!("msg_{}", self.hash("message")),
@@ -65,7 +60,6 @@ impl Ids {
         }
     }
 
-    /// The request's.
     pub fn request(&self) -> String {
         format!("req_{}", self.hash("request"))
     }

@@ -84,7 +84,6 @@ impl Address {
         }
     }
 
-    /// The whole path.
     pub fn path(&self) -> &Utf8Path {
         &self.path
     }

@@ -33,7 +33,6 @@ const LONGEST_EVENT: usize = 256 << 20;
 /// A live session of another process.
 #[derive(Debug)]
 pub struct Attached {
-    /// Who answered.
     pub hello: Hello,
     /// The session, from the hello on without gaps. Its events end when the owner is gone.
     pub link: Link,
@@ -43,44 +42,19 @@ pub struct Attached {
 /// Why there is no way to a live session.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody listens there.
     #[error("no live session listens at {path}")]
-    NotLive {
-        /// Where.
-        path: Utf8PathBuf,
-    },
+    NotLive { path: Utf8PathBuf },
     /// It is another user's.
     #[error("not permitted to use {path}: {reason}")]
-    NotPermitted {
-        /// Where.
-        path: Utf8PathBuf,
-        /// Why.
-        reason: String,
-    },
+    NotPermitted { path: Utf8PathBuf, reason: String },
     /// Its owner turned us away.
     #[error("the owner of {path} refused: {reason}")]
-    Refused {
-        /// Where.
-        path: Utf8PathBuf,
-        /// In its words.
-        reason: String,
-    },
+    Refused { path: Utf8PathBuf, reason: String },
     /// Its owner does not say hello, or says something else.
     #[error("the owner of {path} does not answer: {reason}")]
-    Silent {
-        /// Where.
-        path: Utf8PathBuf,
-        /// What came instead.
-        reason: String,
-    },
-    /// The system refused.
+    Silent { path: Utf8PathBuf, reason: String },
     #[error("cannot connect to {path}: {source}")]
-    System {
-        /// Where.
-        path: Utf8PathBuf,
-        /// What it said.
-        source: io::Error,
-    },
+    System { path: Utf8PathBuf, source: io::Error },
 }
 
 /// Attaches to the live session whose socket this is.
@@ -239,7 +213,6 @@ impl LiveSessions {
         self.folder.join(format!("{session}.sock"))
     }
 
-    /// Attaches to one.
     pub async fn attach(&self, session: SessionId) -> Result<Attached, ConnectError> {
         connect(&self.socket(session)).await
     }

@@ -60,7 +60,6 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Queues a line.
     pub fn push(&mut self, value: &impl Serialize) {
         // Only now and then, so that a long backlog is not moved for every line.
         if self.written > self.bytes.len() / 2 {
@@ -78,12 +77,10 @@ impl Outbox {
         }
     }
 
-    /// Bytes that wait.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.written
     }
 
-    /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

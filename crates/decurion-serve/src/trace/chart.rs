@@ -17,7 +17,6 @@ pub struct Chart {
 pub struct ChartRow {
     /// How deep it is: 0 for the main agent.
     pub depth: usize,
-    /// Who it is.
     pub name: String,
     /// What it did, a cell for each column.
     pub cells: Vec<Cell>,
@@ -30,7 +29,6 @@ pub enum Cell {
     Nothing,
     /// It waited for others.
     Waits,
-    /// Its model wrote.
     Model,
     /// A tool or a command of its ran.
     Tool,

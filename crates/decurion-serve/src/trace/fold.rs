@@ -121,7 +121,6 @@ struct End {
 }
 
 impl Fold {
-    /// Nothing so far.
     pub fn new() -> Self {
         Self::default()
     }

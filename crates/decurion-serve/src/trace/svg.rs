@@ -41,14 +41,12 @@ text{font:11px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fil
 .unfinished{stroke:#c0392b;stroke-dasharray:3 2;stroke-width:1.2}.failed{stroke:#c0392b;stroke-width:1.4}";
 
 impl Timeline {
-    /// The picture.
     pub fn svg(&self) -> String {
         let drawing = Drawing::new(self);
         drawing.draw()
     }
 }
 
-/// Where everything stands.
 struct Drawing<'a> {
     timeline: &'a Timeline,
     scale: Scale,

@@ -1,5 +1,5 @@
 //! The doors as programs meet them: real sockets in temporary folders, a session that only echoes.
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod clients;
 mod headless;

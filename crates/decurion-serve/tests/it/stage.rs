@@ -105,7 +105,6 @@ impl Raw {
         String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// The next line.
     pub async fn line(&mut self) -> String {
         let mut line = Vec::new();
         loop {

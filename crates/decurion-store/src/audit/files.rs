@@ -59,7 +59,6 @@ pub(super) struct Mark {
     end: u64,
     /// The key, the head and the segment; none where the system does not tell.
     stamps: Option<[Stamp; 3]>,
-    /// The segment, open.
     file: Arc<File>,
 }
 

@@ -15,7 +15,6 @@ const AFTER_CODE: &[u8] = b"\"}";
 /// The block size of SHA-256, which HMAC is defined by.
 const BLOCK: usize = 64;
 
-/// A SHA-256 sum.
 pub(super) type Hash = [u8; 32];
 
 /// The key of a log.

@@ -27,7 +27,6 @@ pub struct Recorded {
     pub seq: u64,
     /// Whether its code fits the key. Its place in the log is only checked by `verify`.
     pub believed: bool,
-    /// What it says.
     pub entry: AuditEntry,
     /// The same as it is written, with what this version does not know.
     pub raw: String,

@@ -39,13 +39,10 @@ pub struct Report {
 /// Something in a log that no crash explains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// What happened.
     pub kind: ProblemKind,
-    /// In which file.
     pub file: Utf8PathBuf,
     /// In which line, from 1; 0 where it is about the whole file.
     pub line: u64,
-    /// In one sentence.
     pub detail: String,
 }
 
@@ -86,7 +83,6 @@ impl ProblemKind {
         Self::KeyMissing,
     ];
 
-    /// In words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Changed => "changed",

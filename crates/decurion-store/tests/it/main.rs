@@ -1,5 +1,5 @@
 //! What the store promises, seen from outside.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod adopting;
 mod agents;

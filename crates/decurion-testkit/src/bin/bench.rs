@@ -36,7 +36,6 @@ static ALLOCATOR: decurion_testkit::sys::Counting = decurion_testkit::sys::Count
 
 /// Every wall time is the median of so many.
 const REPEATS: usize = 9;
-/// The long conversation.
 const ROUNDS: u32 = 400;
 /// The short one, whose difference to one turn is the cost of a round.
 const FEW_ROUNDS: u32 = 100;
@@ -169,7 +168,6 @@ fn programs() -> Result<PathBuf> {
     Ok(std::env::current_exe()?.parent().context("no folder")?.to_owned())
 }
 
-/// Where everything is.
 struct Bench {
     programs: PathBuf,
     /// How large our system prompt and tools are, so that the floor sends as much.

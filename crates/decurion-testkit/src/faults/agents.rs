@@ -63,7 +63,6 @@ pub(super) fn agent_call(prompt: &str, behind: bool) -> String {
 
 // ---- A1 ----
 
-/// How many children.
 const CHILDREN: usize = 100;
 
 fn cancelled(options: &Options) -> Report {

@@ -30,7 +30,6 @@ const LONG_AGO: usize = 100;
 /// What a check says about a log: nothing, or what happened and where.
 pub type Verdicts = Result<Option<Found>, String>;
 
-/// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// What happened, as in the report of `audit verify --json`.
@@ -58,7 +57,6 @@ fn edited(options: &Options) -> Report {
     report.figure(figure)
 }
 
-/// Asks the program.
 fn verify_by_binary(options: &Options, state: &Path, anchor: Option<&str>) -> Verdicts {
     let home = Home::new().map_err(|error| error.to_string())?;
     let program = home.program(options.decurion()).env("DECURION_HOME", state);

@@ -259,7 +259,6 @@ fn odd(dice: &mut Dice) -> Value {
     }
 }
 
-/// Damages bytes.
 fn garble(dice: &mut Dice, line: &mut Vec<u8>) {
     let at = dice.place(line.len() + 1);
     let byte = u8::try_from(dice.below(256)).unwrap_or(0);

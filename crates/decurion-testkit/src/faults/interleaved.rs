@@ -23,7 +23,6 @@ const FINISH: u64 = 9_999;
 /// Nothing simulated here takes so long unless it hangs.
 const HANG: Duration = Duration::from_secs(3_600);
 
-/// The row.
 pub fn row(options: &Options) -> Report {
     let mut report = Report::default();
     let tries: Vec<u64> = (0..options.count(300, 10_000)).collect();

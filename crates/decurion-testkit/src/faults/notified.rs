@@ -19,7 +19,6 @@ pub fn rows() -> Vec<Row> {
     vec![Row { id: "N1", what: "1,000 children that end at the same instant, also across SIGKILL", run: row }]
 }
 
-/// How many children.
 const MANY: usize = 1_000;
 /// In most runs that are killed, so that there can be hundreds of them.
 const FEWER: usize = 100;

@@ -58,7 +58,6 @@ impl Outcome {
 /// How a session is started.
 #[derive(Clone, Debug, Default)]
 struct Start {
-    /// The user's settings.
     settings: Value,
     /// More arguments of the program.
     arguments: Vec<String>,

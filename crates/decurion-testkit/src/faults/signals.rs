@@ -22,7 +22,6 @@ pub fn rows() -> Vec<Row> {
     }]
 }
 
-/// What comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     InterruptOnce,

@@ -23,7 +23,6 @@ pub const GONE: Duration = Duration::from_secs(5);
 /// One place to damage things.
 #[derive(Debug)]
 pub struct Stand {
-    /// The folders.
     pub home: Home,
     /// The model; its requests are evidence.
     pub model: FakeModel,
@@ -78,7 +77,6 @@ impl Stand {
         Ok(Self { home, model, binary })
     }
 
-    /// The binary.
     pub fn binary(&self) -> &Path {
         &self.binary
     }
@@ -222,7 +220,6 @@ pub const RUN: [&str; 6] = [
     "--require-persistence",
 ];
 
-/// Kills a process.
 pub fn kill(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = kill_process(pid, Signal::KILL);

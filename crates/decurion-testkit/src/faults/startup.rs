@@ -51,17 +51,14 @@ enum Damage {
     ReadOnly,
     /// A full file system.
     Full,
-    /// No locks.
     NoLocks,
     /// No locks of any kind known.
     LocksUnknown,
-    /// Readable by everyone.
     Open,
     /// No more files can be opened for writing there.
     NoRoom,
 }
 
-/// What is right.
 #[derive(Clone, Copy, Debug)]
 enum Right {
     /// A transcript is kept all the same.

@@ -12,7 +12,6 @@ use crate::sys::Ending;
 
 /// A screen that does not show what it should by then never will.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// The usual size.
 pub const USUAL: (u16, u16) = (100, 30);
 /// What is on the screen as soon as a person can write.
 pub const READY: &str = ">";

@@ -16,7 +16,6 @@ use super::{Dice, Options, Report, in_parallel};
 use crate::proc::{Evidence, lines_of};
 use crate::server::Recorded;
 
-/// What comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     InterruptOnce,

@@ -120,7 +120,6 @@ struct Large {
     time: Duration,
     /// How long it takes to look at every line once.
     plain: Duration,
-    /// In megabytes.
     size: u64,
 }
 

@@ -26,7 +26,6 @@ pub struct Evidence {
 /// What is wrong. All empty means that nothing acknowledged was lost and nothing was done twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Acknowledged and gone.
     pub lost: Vec<String>,
     /// There more than once.
     pub duplicated: Vec<String>,

@@ -12,7 +12,6 @@ use super::hold::{Course, Mark};
 /// Requests that were read and whose replies are not through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Right now.
     pub active: u32,
     /// The most there ever were.
     pub peak: u32,
@@ -25,7 +24,6 @@ impl Load {
     }
 }
 
-/// Counts them.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     active: AtomicU32,
@@ -55,7 +53,6 @@ impl Tally {
         self.course.as_ref().map(Course::marks).unwrap_or_default()
     }
 
-    /// How it stands.
     pub(super) fn load(&self) -> Load {
         Load { active: self.active.load(Ordering::Acquire), peak: self.peak.load(Ordering::Acquire) }
     }

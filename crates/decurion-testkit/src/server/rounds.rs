@@ -13,7 +13,6 @@ pub struct Rounds {
     pub rounds: u32,
     /// How many agents the root starts in its first turn; with 0 the root does the rounds itself.
     pub agents: u32,
-    /// The command called.
     pub command: String,
 }
 

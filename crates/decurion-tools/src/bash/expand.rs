@@ -11,7 +11,6 @@ const MOST: usize = 64;
 /// What a process substitution becomes.
 pub(crate) const PIPE: &str = "/dev/fd/63";
 
-/// One argument.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Field {
     /// For people and rules: the text where it is known, else as it is written.
@@ -264,7 +263,6 @@ fn closing(parts: &[Part], open: usize) -> Option<(usize, Vec<usize>)> {
     None
 }
 
-/// `{1..5}`.
 fn sequence(parts: &[Part], open: usize, close: usize, depth: usize) -> Result<Vec<Vec<Part>>, String> {
     let unclear = || "a range in braces that is not understood".to_owned();
     let [Part::Text { text, quoted: false }] = &parts[open + 1..close] else { return Err(unclear()) };

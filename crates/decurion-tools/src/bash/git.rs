@@ -138,7 +138,6 @@ static SHOWING: &[Shows] = &[
 ];
 
 mod concat_flags {
-    /// Flags of `rev-list`.
     pub(super) const REV_LIST: &str = "--count --all --branches --tags --remotes --merges --no-merges --first-parent \
         --reverse --left-right --objects --parents --children --timestamp --header --abbrev-commit --date-order \
         --topo-order --oneline --graph --no-walk --ancestry-path --boundary --cherry-pick --left-only --right-only \

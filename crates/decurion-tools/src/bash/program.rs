@@ -45,7 +45,6 @@ pub(crate) enum Kind {
     /// Nothing is known about it.
     #[default]
     Other,
-    /// It changes nothing.
     Reads,
     /// It changes the paths it names and nothing else.
     Edits,
@@ -76,7 +75,6 @@ impl Call {
 /// What operands of a program are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operands {
-    /// Paths to read.
     Paths,
     /// A pattern, unless a flag gave one, then paths.
     PatternPaths,
@@ -344,7 +342,6 @@ fn asks_version(name: &str, argument: &Field) -> bool {
 pub(crate) struct Parsed {
     /// Flags seen, with their values.
     pub flags: Vec<(String, Option<Field>)>,
-    /// Operands.
     pub operands: Vec<Field>,
 }
 
@@ -358,9 +355,7 @@ impl Parsed {
 /// The flags a program is known by.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flags<'a> {
-    /// Without a value.
     pub plain: &'a str,
-    /// With a value.
     pub values: &'a str,
     /// With a path to read as value.
     pub paths: &'a str,
@@ -439,7 +434,6 @@ fn check_value(value: &Field) -> Result<(), String> {
     Ok(())
 }
 
-/// One `-abc` argument.
 fn short<'f>(
     text: &str,
     known: Flags<'_>,
@@ -779,7 +773,6 @@ fn ps(arguments: &[Field]) -> Call {
     Call::harmless()
 }
 
-/// `tar tf archive`.
 fn tar(arguments: &[Field]) -> Call {
     let [mode, archive] = arguments else { return Call::other("it may unpack or run something") };
     let lists = mode.known().is_some_and(|text| {

@@ -36,9 +36,15 @@ pub(crate) enum Style {
 #[derive(Clone, Debug)]
 pub(crate) enum Inner {
     /// The words of the call from this argument on, with others put in place of some.
-    Words { from: usize, words: Vec<Field>, elsewhere: bool },
-    /// A shell text.
-    Text { text: String, elsewhere: bool },
+    Words {
+        from: usize,
+        words: Vec<Field>,
+        elsewhere: bool,
+    },
+    Text {
+        text: String,
+        elsewhere: bool,
+    },
 }
 
 const SHELLS: [&str; 9] = ["bash", "sh", "zsh", "dash", "ksh", "ash", "rbash", "mksh", "fish"];

@@ -14,14 +14,12 @@ pub(crate) const MAX_DEPTH: usize = 40;
 /// A list of commands.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Script {
-    /// In order.
     pub lists: Vec<AndOr>,
 }
 
 /// Pipelines joined by `&&` and `||`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AndOr {
-    /// The first pipeline.
     pub first: Vec<Command>,
     /// The others, each with whether it runs on success (`&&`) of what is before it.
     pub rest: Vec<(bool, Vec<Command>)>,
@@ -34,7 +32,6 @@ pub(crate) struct AndOr {
 /// A command with its redirections.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Command {
-    /// What it is.
     pub body: Body,
     /// Where its input and output go.
     pub redirects: Vec<Redirect>,
@@ -43,45 +40,42 @@ pub(crate) struct Command {
 /// The kinds of command.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Body {
-    /// Assignments and words.
-    Simple { assigns: Vec<Assign>, words: Vec<Word> },
-    /// `( … )`.
+    Simple {
+        assigns: Vec<Assign>,
+        words: Vec<Word>,
+    },
     Subshell(Script),
-    /// `{ …; }`.
     Group(Script),
     /// `if`: conditions and branches in the order they are written.
     If(Vec<Script>),
-    /// `while` and `until`.
     Loop(Script, Script),
     /// `for name in …`.
-    For { name: String, words: Option<Vec<Word>>, body: Script },
-    /// `for ((…))`.
+    For {
+        name: String,
+        words: Option<Vec<Word>>,
+        body: Script,
+    },
     ForArithmetic(Arithmetic, Script),
-    /// `case`.
-    Case { subject: Word, patterns: Vec<Word>, branches: Vec<Script> },
-    /// `[[ … ]]`.
+    Case {
+        subject: Word,
+        patterns: Vec<Word>,
+        branches: Vec<Script>,
+    },
     Test(Vec<Word>),
-    /// `((…))`.
     Arithmetic(Arithmetic),
-    /// A function's definition.
     Function(Box<Command>),
 }
 
-/// `name=value` or `name+=value`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Assign {
-    /// The variable.
     pub name: String,
     /// Whether it is appended to.
     pub append: bool,
-    /// The value.
     pub value: Word,
 }
 
-/// One redirection.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Redirect {
-    /// Which kind.
     pub kind: RedirectKind,
     /// The file, descriptor or delimiter; the text of a here-string.
     pub target: Word,
@@ -92,24 +86,18 @@ pub(crate) struct Redirect {
 /// What a redirection does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RedirectKind {
-    /// `<`.
     Read,
     /// `>`, `>>`, `>|`, `&>`, `&>>`, `>&file`.
     Write,
-    /// `<>`.
     ReadWrite,
-    /// `>&1`, `<&0`, `2>&-`.
     Duplicate,
-    /// `<<`.
     HereDocument,
-    /// `<<<`.
     HereString,
 }
 
 /// One word, before expansion.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Word {
-    /// Its parts.
     pub parts: Vec<Part>,
     /// As it is written.
     pub source: String,
@@ -119,8 +107,10 @@ pub(crate) struct Word {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Part {
     /// Characters that stand for themselves.
-    Text { text: String, quoted: bool },
-    /// `$'…'`, decoded.
+    Text {
+        text: String,
+        quoted: bool,
+    },
     Ansi(String),
     /// An unquoted `*`, `?` or `[`.
     Glob(char),
@@ -128,22 +118,18 @@ pub(crate) enum Part {
     Mark(char),
     /// `~` or `~name` where bash expands it.
     Tilde(String),
-    /// A parameter.
     Param(Param),
-    /// `$(…)` or backticks.
-    Command { script: Script, quoted: bool },
-    /// `<(…)` or `>(…)`.
+    Command {
+        script: Script,
+        quoted: bool,
+    },
     Process(Script),
-    /// `$((…))`.
     Arithmetic(Arithmetic),
 }
 
-/// `$name` or `${…}`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Param {
-    /// The parameter's name.
     pub name: String,
-    /// Inside double quotes.
     pub quoted: bool,
     /// Whether its value is used as it is.
     pub plain: bool,
@@ -151,10 +137,8 @@ pub(crate) struct Param {
     pub nested: Vec<Part>,
 }
 
-/// An arithmetic expression.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Arithmetic {
-    /// Its own characters.
     pub text: String,
     /// The expansions in it.
     pub nested: Vec<Part>,
@@ -212,7 +196,6 @@ fn parse_nested(text: &str, depth: usize) -> Parsed {
 enum End {
     /// The end of the text.
     Text,
-    /// `)`.
     Paren,
     /// One of these words.
     Words(&'static [&'static str]),

@@ -29,7 +29,6 @@ pub(crate) struct Walker<'a> {
     bodies: Vec<Word>,
     state: State,
     depth: usize,
-    /// What was found.
     pub commands: Vec<ShellCommand>,
     /// What was not understood.
     pub doubt: Option<String>,
@@ -98,7 +97,6 @@ impl<'a> Walker<'a> {
         self.not_literal.get_or_insert_with(|| text.into());
     }
 
-    /// A whole list.
     pub fn script(&mut self, script: &Script) {
         for list in &script.lists {
             if list.background {
@@ -271,7 +269,6 @@ impl<'a> Walker<'a> {
         self.not_literal("it calculates");
     }
 
-    /// `[[ … ]]`.
     fn test(&mut self, words: &[Word]) {
         for word in words {
             self.nested(&word.parts);
@@ -640,7 +637,6 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Records a command.
     fn push(&mut self, mut job: Job, mut call: Call) {
         let mut hazards = Hazards::default();
         if let Some((program, arguments)) = job.fields.split_first()

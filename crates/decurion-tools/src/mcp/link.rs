@@ -48,7 +48,6 @@ const ERROR_CHARS: usize = 500;
 /// How much longer than any limit of ours a host may be asked.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// A running protocol.
 pub(crate) struct Connection {
     pub peer: Peer<RoleClient>,
     /// Done when the protocol is; gone then.
@@ -140,7 +139,6 @@ pub(crate) struct Failure {
 pub(crate) enum FailureKind {
     /// Trying again may help.
     Passing,
-    /// It will not.
     Lasting,
     /// Somebody must log in.
     Login,

@@ -71,7 +71,6 @@ impl Pool {
         entries.values().filter(|entry| entry.strong_count() > 0).count()
     }
 
-    /// Whether none is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -84,7 +83,6 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Lease {
-    /// The server.
     pub fn server(&self) -> Option<&Server> {
         self.entry.as_ref().map(|entry| &entry.server)
     }

@@ -109,11 +109,9 @@ impl Drop for UnderWay<'_> {
 pub enum State {
     /// It is being started.
     Starting,
-    /// It answers.
     Ready(Ready),
     /// It is gone, and will be started again soon.
     Resting {
-        /// Why.
         why: String,
     },
     /// It is given up.
@@ -131,7 +129,6 @@ pub enum State {
 #[derive(Clone)]
 pub struct Ready {
     peer: Peer<RoleClient>,
-    /// What it offers.
     pub manifest: Arc<Manifest>,
 }
 
@@ -508,7 +505,6 @@ struct Actor {
 
 /// How a connection was over.
 enum Served {
-    /// It went away.
     Gone(Failure),
     /// The server refuses its login.
     Expired,
@@ -523,7 +519,6 @@ enum Served {
 struct Restarts(Vec<Instant>);
 
 impl Restarts {
-    /// How often lately.
     fn lately(&mut self, now: Instant) -> usize {
         self.0.retain(|restart| now.duration_since(*restart) < RESTART_WINDOW);
         self.0.len()

@@ -13,7 +13,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::link::{Failure, FailureKind, reached};
 
-/// The longest event.
 const MOST_BYTES: usize = 16 << 20;
 
 /// An open stream, and where to post.
@@ -127,7 +126,6 @@ impl Events {
     }
 }
 
-/// Lines into events.
 #[derive(Debug, Default)]
 struct Parser {
     bytes: Vec<u8>,

@@ -15,7 +15,6 @@ const MOST_FOUND: usize = 50;
 /// How many rows they take.
 const ROWS: usize = 8;
 
-/// What is proposed.
 #[derive(Default)]
 pub(super) struct Completing {
     naming: Option<Naming>,

@@ -8,10 +8,8 @@ use ratatui::crossterm::event::KeyEvent;
 use crate::desk::{Errand, Fruit, Purpose};
 use crate::theme::Shades;
 
-/// What comes in.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A key.
     Key(KeyEvent),
     /// Text that was pasted.
     Paste(String),
@@ -30,7 +28,6 @@ pub enum Input {
 /// What the program around says about what is shown, in a line below everything else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caption {
-    /// What it says.
     pub words: String,
     /// What a person can do meanwhile, where there is room for it.
     pub keys: String,
@@ -47,11 +44,8 @@ pub enum Effect {
     Edit(String),
     /// Let somebody edit a file.
     EditFile(String),
-    /// Hold the program.
     Suspend,
-    /// Draw everything again.
     Repaint,
-    /// Somebody is needed.
     Call,
     /// Tell a person who looks elsewhere.
     Notify(String),
@@ -63,7 +57,6 @@ pub enum Effect {
     Errand(Purpose, Errand),
 }
 
-/// How somebody leaves.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Farewell {
     /// All that works is stopped.
@@ -77,13 +70,11 @@ pub enum Farewell {
 /// The session that takes the place of another, and what goes over to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Next {
-    /// Which.
     pub start: Start,
     /// What is written in its prompt.
     pub draft: String,
     /// The mode of the one before, and its model once that was asked.
     pub mode: Mode,
-    /// See `mode`.
     pub model: Option<String>,
     /// The theme that was chosen.
     pub shades: Shades,

@@ -22,18 +22,15 @@ use crate::view::status::Home;
 /// How much of a prompt names the work on it.
 const MOST_NAME: usize = 40;
 
-/// What is open.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Open {
     #[default]
     Nothing,
     /// The keys and commands, from this row on.
     Help(usize),
-    /// The tree.
     Tasks(Tasks),
     /// A search of earlier prompts: the word, and how many that hold it were passed.
     Search(String, usize),
-    /// A list.
     List(Topic, List),
 }
 

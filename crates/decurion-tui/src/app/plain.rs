@@ -17,7 +17,6 @@ use crate::view::question::Asking;
 /// What the next line that is typed is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
-    /// A prompt.
     Prompt,
     /// The number of an answer, or of several, of which an empty line takes those that are marked.
     Answer {
@@ -26,7 +25,6 @@ pub enum Wants {
     },
     /// A number or a letter for what is open; `chosen` once a number was given.
     Choice {
-        /// Whether it was.
         chosen: bool,
     },
     /// Words for what is open.

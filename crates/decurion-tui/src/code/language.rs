@@ -11,7 +11,6 @@ pub(super) enum Kind {
     Markup,
     /// Lines that were added and removed.
     Diff,
-    /// Markdown.
     Page,
 }
 
@@ -21,7 +20,6 @@ pub(super) enum Keys {
     None,
     /// A colon, and a space or the end of the line behind it.
     Colon,
-    /// An equals sign.
     Equals,
 }
 
@@ -74,7 +72,6 @@ const TEMPLATE: Quote = quote("`", true, true, Some("${"));
 /// A text in which a backslash is one; how many `#` it ends with is up to the one who reads it.
 pub(super) static RAW: Quote = quote("\"", false, true, None);
 
-/// One language.
 #[expect(clippy::struct_excessive_bools, reason = "a row of a table: each says yes or no to one question")]
 #[derive(Debug)]
 pub(super) struct Language {
@@ -89,7 +86,6 @@ pub(super) struct Language {
     pub(super) nested: bool,
     /// Whether a comment begins only after a space.
     pub(super) apart: bool,
-    /// The longest first.
     pub(super) quotes: &'static [Quote],
     /// What may stand right before a quote.
     pub(super) prefixes: &'static [&'static str],

@@ -21,7 +21,6 @@ use parse::{Command, Find, Motion, Parsed, parse};
 /// Whether a key was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Took {
-    /// It was.
     Yes,
     /// It was not: it does what it does without these keys.
     No,
@@ -46,7 +45,6 @@ pub struct Vim {
 enum Mode {
     /// Letters are written. What the writing began with is none where no command began it.
     Insert(Option<Box<Writing>>),
-    /// Letters are commands.
     Normal,
 }
 
@@ -61,7 +59,6 @@ impl Default for Mode {
 struct Writing {
     command: Command,
     count: Option<usize>,
-    /// Before the command.
     before: (String, usize),
     /// After the command, before the first letter.
     begun: (String, usize),

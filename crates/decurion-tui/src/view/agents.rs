@@ -25,13 +25,10 @@ const OVERLOADED: u16 = 529;
 /// How the tree is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Panel<'a> {
-    /// The colours.
     pub theme: &'a Theme,
-    /// How wide.
     pub columns: usize,
     /// How many lines at most.
     pub most: usize,
-    /// The time.
     pub now: Timestamp,
     /// The one that is chosen.
     pub chosen: Option<&'a TaskId>,

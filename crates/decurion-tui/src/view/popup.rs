@@ -10,9 +10,7 @@ use crate::theme::Theme;
 /// How choices are shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Popup<'a> {
-    /// The colours.
     pub theme: &'a Theme,
-    /// How wide.
     pub columns: usize,
     /// How many rows at most.
     pub most: usize,

@@ -32,9 +32,7 @@ const RULE: usize = 40;
 /// How a question is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking<'a> {
-    /// The colours.
     pub theme: &'a Theme,
-    /// How wide.
     pub columns: usize,
     /// How many rows at most: what is asked about gives way, and that is said.
     pub rows: usize,

@@ -37,7 +37,6 @@ pub struct Known {
     pub reduced_motion: bool,
     /// Whether a person has a status line of their own.
     pub has_own: bool,
-    /// What it says.
     pub own: Own,
     /// What links are relative to; none where the terminal may not understand them.
     pub links: Option<Links>,
@@ -57,7 +56,6 @@ pub enum Own {
     /// Not there, or not yet.
     #[default]
     Nothing,
-    /// What it says.
     Says(String),
     /// Why it says nothing.
     Failed(String),
@@ -160,7 +158,6 @@ pub fn costs(view: &SessionView) -> String {
     lines.join("\n")
 }
 
-/// The line.
 pub fn line(view: &SessionView, known: &Known, theme: &Theme, columns: usize) -> Line<'static> {
     crate::fuse::pass("status");
     if let Some(hint) = &known.hint {

@@ -13,7 +13,6 @@ const BETWEEN: usize = 3;
 /// A column is never narrower than this because of another one.
 const LEAST: usize = 6;
 
-/// One cell's text.
 #[derive(Clone, Debug, Default)]
 pub struct Cell(Line<'static>);
 

@@ -22,11 +22,8 @@ const SILENCE_MS: u64 = 10_000;
 /// How the line is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Working<'a> {
-    /// The colours.
     pub theme: &'a Theme,
-    /// How wide.
     pub columns: usize,
-    /// The time.
     pub now: Timestamp,
     /// How many tokens were written by then.
     pub written: u64,

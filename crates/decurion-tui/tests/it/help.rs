@@ -20,7 +20,6 @@ fn text(lines: &[ratatui::text::Line<'_>], columns: u16) -> String {
     lines.iter().map(|line| format!("{}\n", line.to_string().trim_end())).collect()
 }
 
-/// The short help.
 fn short(columns: u16) -> String {
     let mut app = app(columns);
     app.update(Input::Key(KeyEvent::new(KeyCode::Char('?'), KeyModifiers::NONE)));

@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::screens::{Happens, all, app_in, asked, called, control, opened, rows, said};
 
-/// At these widths.
 const WIDTHS: [u16; 4] = [40, 80, 120, 200];
 /// At this one the styles are shown.
 const STYLED: u16 = 80;

@@ -1,5 +1,5 @@
 //! The terminal front end through its public face: what is drawn, as text.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::needless_raw_string_hashes, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::needless_raw_string_hashes)]
 
 mod bottom;
 mod calls;

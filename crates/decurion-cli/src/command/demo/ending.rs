@@ -23,7 +23,6 @@ const WIDEST: usize = 120;
 
 /// What is known of the session that was shown.
 pub struct Ending<'a> {
-    /// Its record.
     pub paths: &'a SessionPaths,
     /// What the terminal can show.
     pub shades: Shades,

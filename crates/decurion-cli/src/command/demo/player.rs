@@ -35,16 +35,12 @@ const QUIET: Duration = Duration::from_millis(400);
 const KEYS: &str = "any key: faster · esc: leave";
 const FAST_KEYS: &str = "esc: leave";
 
-/// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Played {
-    /// To the end.
     Out,
-    /// A person left.
     Left,
 }
 
-/// Who plays.
 pub struct Player {
     typed: mpsc::Receiver<Happening>,
     given: mpsc::Sender<Input>,
@@ -81,7 +77,6 @@ impl Player {
         (player, Between { typed: to_player, given: to_screen })
     }
 
-    /// Plays.
     pub async fn play(mut self) -> Played {
         if self.act().await.is_some() {
             return Played::Out;

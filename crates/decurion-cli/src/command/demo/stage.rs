@@ -39,11 +39,9 @@ const FILES: [(&str, &str); 2] =
 
 /// The repository, and what a session in it needs.
 pub struct Stage {
-    /// Where it is.
     pub repository: Utf8PathBuf,
     /// The environment of everything that runs there.
     pub environment: Environment,
-    /// The settings.
     pub loaded: Arc<Loaded>,
     guard: Guard,
 }
@@ -108,7 +106,6 @@ impl Stage {
         })
     }
 
-    /// Makes the repository.
     pub async fn make_repository(&self) -> Result<(), Failure> {
         for (name, content) in FILES {
             let path = self.repository.join(name);

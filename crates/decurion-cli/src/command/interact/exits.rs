@@ -16,9 +16,7 @@ pub struct Exits {
     pub place: Arc<dyn Place>,
     /// How this one was opened.
     pub request: SessionRequest,
-    /// Which it is.
     pub session: SessionId,
-    /// The state folder.
     pub state: Option<Utf8PathBuf>,
     /// The socket through which anybody could come back to it.
     pub door: Option<Utf8PathBuf>,
@@ -110,7 +108,6 @@ pub fn following(before: SessionRequest, session: SessionId, next: &Next) -> Ses
     request
 }
 
-/// Opens a session.
 pub async fn open(place: &dyn Place, request: SessionRequest) -> Result<Link, Failure> {
     place.open(request).await.map_err(|error| {
         let held = matches!(error, decurion_protocol::PlaceError::Held { .. });

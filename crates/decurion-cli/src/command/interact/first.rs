@@ -19,13 +19,11 @@ pub enum Begin {
     Use(Set),
     /// To see it work first.
     Demo,
-    /// Nothing.
     Leave,
 }
 
 /// A provider that was set up.
 pub struct Set {
-    /// Its name.
     pub provider: String,
     /// The model, behind that name.
     pub model: String,
@@ -38,7 +36,6 @@ pub fn somebody() -> bool {
 
 /// Why a provider is asked for.
 pub enum Why<'a> {
-    /// None is configured.
     First,
     /// The one that is configured cannot be used.
     Problem(&'a Failure),

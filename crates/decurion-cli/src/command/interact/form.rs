@@ -16,7 +16,6 @@ use tokio::sync::mpsc;
 use crate::report::Failure;
 use crate::screen;
 
-/// Who asks.
 pub enum Form {
     /// With arrow keys; and whether there is nothing else that an interrupt could end.
     Drawn(Box<form::Form>, bool),
@@ -34,7 +33,6 @@ pub struct Typed {
 }
 
 impl Typed {
-    /// From these lines.
     pub fn new(lines: Lines, signals: Option<mpsc::Receiver<Signal>>) -> Self {
         Self { lines, signals, by: None }
     }
@@ -87,20 +85,17 @@ impl Typed {
 pub struct Choice {
     /// What it is known by.
     pub id: String,
-    /// What it is.
     pub name: String,
     /// A few words beside it.
     pub note: String,
 }
 
 impl Choice {
-    /// A row.
     pub fn new(id: impl Into<String>, name: impl Into<String>, note: impl Into<String>) -> Self {
         Self { id: id.into(), name: name.into(), note: note.into() }
     }
 }
 
-/// What was chosen.
 pub enum Chosen {
     /// The row of this id.
     Row(String),

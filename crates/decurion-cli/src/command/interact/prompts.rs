@@ -76,7 +76,6 @@ pub struct Pen {
 }
 
 impl Pen {
-    /// For these.
     pub fn new(prompts: Prompts) -> Self {
         let (sender, given) = sync_channel::<String>(MOST_WAITING);
         let (ending, ended) = sync_channel(0);
@@ -92,7 +91,6 @@ impl Pen {
         Self { prompts: Some(sender), ended: Mutex::new(ended) }
     }
 
-    /// Keeps one.
     pub fn keep(&self, prompt: &str) {
         let kept = self.prompts.as_ref().map(|prompts| prompts.try_send(prompt.to_owned()));
         if let Some(Err(error)) = kept {

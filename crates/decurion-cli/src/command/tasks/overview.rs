@@ -14,7 +14,6 @@ use crate::report::{Failure, note};
 
 /// What there is to know of a session's tasks.
 pub struct Overview {
-    /// Which session.
     pub session: SessionId,
     /// Whether its owner answered.
     pub live: bool,
@@ -146,7 +145,6 @@ fn in_order(rows: Vec<Value>, opened: &[TaskId]) -> Vec<Value> {
 /// A session's record, as far as tasks go.
 #[derive(Default)]
 pub struct Folded {
-    /// Its tasks.
     pub table: TaskTable,
     /// Their ids, as they began.
     pub opened: Vec<TaskId>,

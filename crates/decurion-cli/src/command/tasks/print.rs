@@ -60,7 +60,6 @@ fn list_json(overview: &Overview) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One task.
 pub fn show(overview: &Overview, row: &Value, json: bool) -> Result<(), Failure> {
     if json {
         return line(&with_live(row, overview.live).to_string());

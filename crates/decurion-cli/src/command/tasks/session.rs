@@ -10,7 +10,6 @@ use crate::report::Failure;
 
 /// The session that is meant.
 pub struct Chosen {
-    /// Which.
     pub id: SessionId,
     /// The connection to its owner, from before anything was read; none where nobody listens.
     pub live: Option<Attached>,

@@ -22,7 +22,6 @@ while read -r line; do
 done
 "#;
 
-/// A server asks.
 fn clerk() -> Terminal {
     let stand =
         Stand::new("when turn=1\n  call mcp__clerk__ask {}\nwhen result=/noted/\n  say \"It is noted.\"\n");

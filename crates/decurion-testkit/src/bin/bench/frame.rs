@@ -20,20 +20,16 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// In the tree.
 const AGENTS: usize = 1_000;
-/// In the conversation.
 const MESSAGES: usize = 10_000;
 /// How often each kind of frame is drawn.
 const FRAMES: usize = 500;
 /// What one frame may cost.
 const GOAL: Duration = Duration::from_millis(4);
-/// The terminal.
 const SIZE: (u16, u16) = (120, 40);
 /// How long the program rests while its wake-ups are counted.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// All of it.
 pub fn run(programs: &Path) -> Result<bool> {
     let mut met = frames()?;
     met &= idle(programs)?;

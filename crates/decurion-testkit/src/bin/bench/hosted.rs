@@ -15,7 +15,6 @@ use uuid::Uuid;
 
 use super::{Bench, Server, median};
 
-/// How many turns.
 const TURNS: usize = 1000;
 /// How many first turns are compared without what a process costs.
 const FIRST: usize = 50;

@@ -2,19 +2,15 @@
 
 use std::fmt::Write as _;
 
-/// A letter's box.
 pub const LETTER: (f32, f32) = (8.4, 18.0);
-/// The room around.
 pub const MARGIN: f32 = 14.0;
 const BACKGROUND: &str = "#16181d";
 const FOREGROUND: &str = "#d7dae0";
-/// The sixteen colours.
 const PALETTE: [&str; 16] = [
     "#16181d", "#e06c75", "#98c379", "#d19a66", "#61afef", "#c678dd", "#56b6c2", "#abb2bf", "#5c6370",
     "#ff7b86", "#b5e890", "#ffd479", "#7cc7ff", "#e29bff", "#7fe5f0", "#ffffff",
 ];
 
-/// The picture.
 pub fn svg(coloured: &str, (columns, rows): (u16, u16)) -> String {
     let mut terminal = vt100::Parser::new(rows, columns, 0);
     terminal.process(coloured.replace('\n', "\r\n").as_bytes());

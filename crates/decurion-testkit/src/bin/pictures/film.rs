@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::drawing::{LETTER, MARGIN, draw_row, head};
 
-/// What was seen.
 pub struct Film {
     size: (u16, u16),
     /// Each row that was ever seen, once.

@@ -45,7 +45,6 @@ const FAILURES: [&str; 12] = [
     "stall",
 ];
 
-/// The row.
 pub fn row(options: &Options) -> Report {
     let mut causes: Vec<Cause> = (0..=24).map(Cause::ProviderPanics).collect();
     causes.extend(FAILURES.map(Cause::ModelFails));

@@ -19,7 +19,6 @@ use crate::validate::{HeaderMap, check_anthropic, check_openai};
 /// Failures that are described; more of them say nothing new.
 const DESCRIBED: usize = 10;
 
-/// The row.
 pub(super) fn row(options: &Options) -> Report {
     let cases = options.count(3_000, 100_000);
     let batches: Vec<u64> = (0..cases.div_ceil(500)).collect();
@@ -120,7 +119,6 @@ fn kind(event: &Event) -> &'static str {
     }
 }
 
-/// Makes one transcript.
 struct Maker<'a> {
     dice: &'a mut Dice,
     events: Vec<Event>,

@@ -31,7 +31,6 @@ const CORPUS: u64 = 200;
 /// How much more memory nonsense may take than sense.
 const MORE_KIB: u64 = 32 * 1024;
 
-/// The row.
 pub(super) fn row(options: &Options) -> Report {
     let mut report = Report::default();
     let rounds = options.count(1, 50);
@@ -285,7 +284,6 @@ fn cut_inputs() -> Result<usize, String> {
 
 // ---- floods ----
 
-/// Something endless.
 struct Flood {
     name: &'static str,
     /// What is sent first.

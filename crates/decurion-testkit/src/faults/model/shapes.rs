@@ -80,7 +80,6 @@ const SHAPES: &[Shape] = &[
     shape("another model", "model somebody-else\n say \"the end\"", &[END], 0),
 ];
 
-/// The row.
 pub(super) fn row(_: &Options) -> Report {
     // One of the shapes is a panic; its message would only hide what is found.
     let hook = std::panic::take_hook();

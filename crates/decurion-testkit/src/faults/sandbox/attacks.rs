@@ -63,7 +63,6 @@ struct Attack {
     /// More rules for the modes that have some.
     #[serde(default)]
     deny: Vec<String>,
-    /// The user's settings.
     #[serde(default)]
     settings: Value,
     #[serde(default = "usual_modes")]
@@ -111,7 +110,6 @@ impl From<OtherForm> for Form {
     }
 }
 
-/// One session.
 #[derive(Clone, Copy, Debug)]
 struct Try<'a> {
     attack: &'a Attack,
@@ -138,7 +136,6 @@ enum Mode {
     Allow,
     /// The same without rules that deny.
     Open,
-    /// Nothing is asked.
     Bypass,
     /// No sandbox, no rule, no question.
     Control,

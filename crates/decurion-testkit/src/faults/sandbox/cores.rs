@@ -26,7 +26,6 @@ const COMMANDS: [&str; 3] = [
     "cd \"$TMPDIR\"; (ulimit -c $(ulimit -Hc); sh -c 'kill -SEGV $$'); ls; cat core*",
 ];
 
-/// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// The files with the secret, or what else a core file was seen by.

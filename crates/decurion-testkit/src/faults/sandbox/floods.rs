@@ -31,7 +31,6 @@ struct Flood {
     ended_by: Option<&'static str>,
     /// What it must have done at least.
     least: u64,
-    /// Of these.
     unit: &'static str,
 }
 

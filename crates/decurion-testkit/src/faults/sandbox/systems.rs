@@ -79,7 +79,6 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The library.
 #[derive(Debug)]
 pub(super) struct Systems(TempDir);
 

@@ -228,7 +228,6 @@ fn rust_home() -> PathBuf {
     variable("CARGO_HOME").map_or_else(|| home().join(".cargo"), PathBuf::from)
 }
 
-/// Where cargo is.
 fn rust_folder() -> PathBuf {
     rust_home().join("bin")
 }

@@ -69,7 +69,6 @@ const REPOSITORIES: &[Repository] = &[
     ("settings nested without measure", THEIRS, "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["),
 ];
 
-/// The row.
 pub(super) fn row(options: &Options) -> Report {
     let mut report = Report::default();
     let results = in_parallel(options.width, REPOSITORIES, |repository| visit(options, repository));

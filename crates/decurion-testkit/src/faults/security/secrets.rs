@@ -31,7 +31,6 @@ const IN_FILE: &[&str] = &[
 /// In the user's settings.
 const IN_SETTINGS: &str = "canary-key-in-the-settings-of-a-provider";
 
-/// The row.
 pub(super) fn row(options: &Options) -> Report {
     let mut report = Report::default();
     let mut searched = 0;

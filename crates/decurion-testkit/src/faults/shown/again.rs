@@ -76,7 +76,6 @@ enum Told {
     Nothing,
     /// That something of a transcript was cut off.
     Something,
-    /// And of whose.
     WithTheName,
 }
 

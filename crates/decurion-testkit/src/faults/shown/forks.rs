@@ -10,7 +10,6 @@ use crate::faults::stand::{HANG, Stand, ended_well};
 use crate::faults::{Options, Report, in_parallel};
 use crate::server::Recorded;
 
-/// The most siblings.
 const MOST: usize = 32;
 /// How many the short form tries.
 const SHORT: [usize; 3] = [1, 2, MOST];

@@ -39,7 +39,6 @@ fn installed(options: &Options) -> Result<PathBuf, String> {
     ))
 }
 
-/// The row.
 pub fn row(options: &Options) -> Report {
     let folder = match installed(options) {
         Ok(folder) => folder,

@@ -8,7 +8,6 @@ const MOST: usize = 9_999;
 pub(super) enum Parsed {
     /// The beginning of a command.
     More,
-    /// No command.
     Nothing,
     /// This, so many times; none where nobody said how many.
     Command(Command, Option<usize>),
@@ -50,7 +49,6 @@ pub(super) enum Target {
     },
 }
 
-/// Where to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Motion {
     Left,
