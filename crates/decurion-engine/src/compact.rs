@@ -171,6 +171,7 @@ async fn summarise(
             None => (progress.context.request_with(Block::text(text.clone()), media), Omitted::default()),
             Some(most) => omit(run, progress, most, &text).await,
         };
+        let messages: Arc<[WireMessage]> = messages.into();
         let bytes = messages.iter().map(|message| message.bytes.len() as u64).sum();
         // What is left out was counted, so the count is of no use for the rest.
         let counted = progress.context.counted().filter(|_| most.is_none());

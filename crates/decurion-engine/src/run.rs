@@ -400,6 +400,7 @@ async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
         None => progress.context.request(progress.media()),
         Some(text) => progress.context.request_reminding(text, progress.media()),
     };
+    let messages: Arc<[WireMessage]> = messages.into();
     let counted = progress.context.counted();
     let (input, is_new) = (spending::weigh(run, &messages, counted), counted.is_none());
     progress.partial = Some(Partial::default());
@@ -421,7 +422,7 @@ async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
 }
 
 /// A request of this run.
-pub(crate) fn request(run: &Run, head: Arc<WireHead>, messages: Vec<WireMessage>) -> ModelRequest {
+pub(crate) fn request(run: &Run, head: Arc<WireHead>, messages: Arc<[WireMessage]>) -> ModelRequest {
     ModelRequest { head, messages, tag: run.ports.tag.clone(), fallback: spending::fallback(run) }
 }
 

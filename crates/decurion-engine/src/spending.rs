@@ -34,7 +34,7 @@ pub struct Scale(Mutex<HashMap<Bytes, Weighed>>);
 
 #[derive(Clone, Debug)]
 struct Weighed {
-    messages: Vec<WireMessage>,
+    messages: Arc<[WireMessage]>,
     tokens: u64,
 }
 
@@ -44,7 +44,7 @@ impl Scale {
     }
 
     /// Remembers what a request was counted as; the lightest with the same head is the most useful.
-    fn learn(&self, head: &WireHead, messages: &[WireMessage], tokens: u64) {
+    fn learn(&self, head: &WireHead, messages: &Arc<[WireMessage]>, tokens: u64) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if tokens == 0 || known.get(&head.prefix).is_some_and(|known| known.tokens <= tokens) {
             return;
@@ -52,7 +52,7 @@ impl Scale {
         if known.len() >= MOST_HEADS {
             known.clear();
         }
-        known.insert(head.prefix.clone(), Weighed { messages: messages.to_vec(), tokens });
+        known.insert(head.prefix.clone(), Weighed { messages: Arc::clone(messages), tokens });
     }
 }
 
@@ -117,13 +117,13 @@ pub(crate) async fn ask(
     progress: &mut Progress,
     input: u64,
     (head, wire_head): (&Head, &Arc<WireHead>),
-    messages: &[WireMessage],
+    messages: &Arc<[WireMessage]>,
 ) -> Result<Reply, Unasked> {
     let reservation = reserve(&run.ports, input, head.max_output_tokens).await.map_err(Unasked::Budget)?;
     let mut held = Held::new(run, input, reservation, &progress.charges);
     let is_whole = held.output() >= head.max_output_tokens;
     let fitting = if is_whole { Arc::clone(wire_head) } else { Arc::new(held.wire_head(&run.ports, head)) };
-    let request = request(run, fitting, messages.to_vec());
+    let request = request(run, fitting, Arc::clone(messages));
     match timed_turn(run, progress, head, request, &mut held).await {
         Ok(mut reply) => {
             settle(run, progress, held, &mut reply);
@@ -459,7 +459,7 @@ impl Drop for Held {
 }
 
 /// Remembers what a provider counted for a request, for others that begin like it.
-pub(crate) fn learn(run: &Run, messages: &[WireMessage], reply: &Reply) {
+pub(crate) fn learn(run: &Run, messages: &Arc<[WireMessage]>, reply: &Reply) {
     let is_counted = |usage: &&Usage| reply.fell_back_to.is_none() && !usage.is_estimated();
     if let Some(usage) = reply.meta.usage.as_ref().filter(is_counted) {
         run.ports.scale.learn(&run.ports.wire_head, messages, usage.read_tokens());

@@ -2,9 +2,9 @@
 //! dialect, when they enter the conversation; a request is a list of those bytes and is sent without being
 //! joined. So a turn costs what is new in it, and an equal prefix is equal by construction.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -25,7 +25,7 @@ pub struct ModelRequest {
     /// Everything before the conversation.
     pub head: Arc<WireHead>,
     /// The conversation; cloning it copies no text.
-    pub messages: Vec<WireMessage>,
+    pub messages: Arc<[WireMessage]>,
     pub tag: RequestTag,
     /// The models of the same provider to change to while this one stays overloaded, one after the other, with commas
     /// between them.
@@ -186,38 +186,23 @@ impl WireMessage {
     }
 }
 
-const COMMA: Bytes = Bytes::from_static(b",");
-const CACHE_MARK: Bytes = Bytes::from_static(br#","cache_control":{"type":"ephemeral"}"#);
+static COMMA: Bytes = Bytes::from_static(b",");
+static CACHE_MARK: Bytes = Bytes::from_static(br#","cache_control":{"type":"ephemeral"}"#);
 
 impl ModelRequest {
     /// A request of the root without a fallback.
-    pub fn new(head: Arc<WireHead>, messages: Vec<WireMessage>) -> Self {
-        Self { head, messages, tag: RequestTag::default(), fallback: None }
+    pub fn new(head: Arc<WireHead>, messages: impl Into<Arc<[WireMessage]>>) -> Self {
+        Self { head, messages: messages.into(), tag: RequestTag::default(), fallback: None }
     }
 
     /// The body, in order. The moving cache mark is a segment of its own.
     pub fn segments(&self) -> Vec<Bytes> {
+        let mut body = self.body();
         let mut segments = Vec::with_capacity(self.messages.len() * 2 + 4);
-        segments.push(self.head.prefix.clone());
-        let marked = self.marked();
-        let mut opened = self.head.opened;
-        for (place, message) in self.messages.iter().enumerate() {
-            if message.bytes.is_empty() {
-                continue;
-            }
-            if opened {
-                segments.push(COMMA);
-            }
-            opened = true;
-            if marked == Some(place) {
-                segments.push(message.bytes.slice(..message.cut));
-                segments.push(CACHE_MARK);
-                segments.push(message.bytes.slice(message.cut..));
-            } else {
-                segments.push(message.bytes.clone());
-            }
+        while let Some(segment) = body.segment().map(Segment::shared) {
+            segments.push(segment);
+            body.advance();
         }
-        segments.push(self.head.suffix.clone());
         segments
     }
 
@@ -234,7 +219,14 @@ impl ModelRequest {
 
     /// The body, to be sent.
     pub fn body(&self) -> RequestBody {
-        RequestBody { segments: self.segments().into(), left: self.len() }
+        RequestBody {
+            head: Arc::clone(&self.head),
+            messages: Arc::clone(&self.messages),
+            marked: self.marked(),
+            opened: self.head.opened,
+            at: At::Prefix,
+            left: self.len(),
+        }
     }
 
     /// How many bytes at the front are the same as another request's, the moving cache mark left out.
@@ -297,34 +289,112 @@ impl fmt::Display for RequestClass {
     }
 }
 
-/// The body as frames: a large segment is a frame of its own, small ones are gathered.
+/// The body as frames: a large segment is a frame of its own, small ones are gathered. It walks through the messages
+/// without a list of its segments, so that a turn in a long conversation does not count references to each of them.
 #[derive(Debug)]
 pub struct RequestBody {
-    segments: VecDeque<Bytes>,
+    head: Arc<WireHead>,
+    messages: Arc<[WireMessage]>,
+    /// The message with the cache mark.
+    marked: Option<usize>,
+    /// Whether the next message needs a comma before it.
+    opened: bool,
+    at: At,
     left: u64,
+}
+
+/// The next segment of a body.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Prefix,
+    /// The comma before this message.
+    Comma(usize),
+    /// This message, up to the cache mark if it has one.
+    Message(usize),
+    Mark(usize),
+    /// The message behind its mark.
+    Rest(usize),
+    Suffix,
+    End,
+}
+
+struct Segment<'a> {
+    bytes: &'a Bytes,
+    range: Range<usize>,
+}
+
+impl<'a> Segment<'a> {
+    fn whole(bytes: &'a Bytes) -> Self {
+        Self { bytes, range: 0..bytes.len() }
+    }
+
+    fn shared(self) -> Bytes {
+        self.bytes.slice(self.range)
+    }
 }
 
 /// A frame is filled up to this size; a segment from a quarter of it on is sent uncopied.
 const FRAME_SIZE: usize = 64 * 1024;
 
 impl RequestBody {
+    fn segment(&self) -> Option<Segment<'_>> {
+        Some(match self.at {
+            At::Prefix => Segment::whole(&self.head.prefix),
+            At::Comma(_) => Segment::whole(&COMMA),
+            At::Message(at) if self.marked == Some(at) => {
+                Segment { range: 0..self.messages[at].cut, ..Segment::whole(&self.messages[at].bytes) }
+            }
+            At::Message(at) => Segment::whole(&self.messages[at].bytes),
+            At::Mark(_) => Segment::whole(&CACHE_MARK),
+            At::Rest(at) => {
+                let bytes = &self.messages[at].bytes;
+                Segment { bytes, range: self.messages[at].cut..bytes.len() }
+            }
+            At::Suffix => Segment::whole(&self.head.suffix),
+            At::End => return None,
+        })
+    }
+
+    fn advance(&mut self) {
+        self.at = match self.at {
+            At::Prefix => self.message_from(0),
+            At::Comma(at) => At::Message(at),
+            At::Message(at) if self.marked == Some(at) => At::Mark(at),
+            At::Mark(at) => At::Rest(at),
+            At::Message(at) | At::Rest(at) => self.message_from(at + 1),
+            At::Suffix | At::End => At::End,
+        };
+    }
+
+    /// Where the first message from this one on begins that has any bytes.
+    fn message_from(&mut self, first: usize) -> At {
+        let Some(further) = self.messages[first..].iter().position(|message| !message.bytes.is_empty()) else {
+            return At::Suffix;
+        };
+        let at = first + further;
+        if std::mem::replace(&mut self.opened, true) { At::Comma(at) } else { At::Message(at) }
+    }
+
     fn next_frame(&mut self) -> Option<Bytes> {
-        let first = self.segments.pop_front()?;
-        let alone = self.segments.front().is_none_or(|next| first.len() + next.len() > FRAME_SIZE);
-        if first.len() >= FRAME_SIZE / 4 || alone {
-            return Some(first);
+        let mut frame = BytesMut::new();
+        while let Some(segment) = self.segment() {
+            let size = segment.range.len();
+            if frame.is_empty() && size >= FRAME_SIZE / 4 {
+                let large = segment.shared();
+                self.advance();
+                return Some(large);
+            }
+            if size >= FRAME_SIZE / 4 || frame.len() + size > FRAME_SIZE {
+                break;
+            }
+            if frame.is_empty() {
+                let gathered = self.left.min(FRAME_SIZE as u64);
+                frame = BytesMut::with_capacity(usize::try_from(gathered).unwrap_or(FRAME_SIZE));
+            }
+            frame.put_slice(&segment.bytes[segment.range]);
+            self.advance();
         }
-        let gathered = self.left.min(FRAME_SIZE as u64);
-        let mut frame = BytesMut::with_capacity(usize::try_from(gathered).unwrap_or(FRAME_SIZE));
-        frame.put(first);
-        while let Some(next) = self.segments.front()
-            && next.len() < FRAME_SIZE / 4
-            && frame.len() + next.len() <= FRAME_SIZE
-        {
-            frame.put_slice(next);
-            self.segments.pop_front();
-        }
-        Some(frame.freeze())
+        (!frame.is_empty()).then(|| frame.freeze())
     }
 }
 
@@ -344,7 +414,7 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.segments.is_empty()
+        self.left == 0
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -71,7 +71,7 @@ impl Seen {
     /// Reads a request before it is sent, without joining it.
     pub fn from_request(request: &ModelRequest) -> Result<Self, serde_json::Error> {
         let mut seen = Self::of(&request.tag.agent, &request.tag.path, &request.head.model, request.len());
-        for message in &request.messages {
+        for message in request.messages.iter() {
             let list = [b"[".as_slice(), &message.bytes, b"]"].concat();
             let parts: Vec<&RawValue> = serde_json::from_slice(&list)?;
             for part in parts {

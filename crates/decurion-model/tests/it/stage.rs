@@ -25,7 +25,7 @@ pub fn head() -> Head {
 }
 
 pub fn request_in(dialect: Dialect, messages: &[Message]) -> ModelRequest {
-    let messages = messages.iter().map(|message| dialect.message(message)).collect();
+    let messages: Vec<_> = messages.iter().map(|message| dialect.message(message)).collect();
     ModelRequest::new(Arc::new(dialect.head(&head())), messages)
 }
 

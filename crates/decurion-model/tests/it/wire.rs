@@ -52,7 +52,7 @@ fn no_more_than_four_cache_marks_are_ever_sent() {
     let system = (0..6).map(|number| format!("block {number}")).collect();
     let head = Head { system, ..rich_head() };
     let dialect = Dialect::Anthropic;
-    let messages = (0..9).map(|_| dialect.message(&Message::user("x"))).collect();
+    let messages: Vec<_> = (0..9).map(|_| dialect.message(&Message::user("x"))).collect();
     let body = body_of(&ModelRequest::new(Arc::new(dialect.head(&head)), messages));
     assert_eq!(body.matches("cache_control").count(), 4, "{body}");
 }

@@ -26,7 +26,7 @@ fn head() -> Head {
 }
 
 fn body(dialect: Dialect, head: &Head, messages: &[Message]) -> Value {
-    let written = messages.iter().map(|message| dialect.message(message)).collect();
+    let written: Vec<_> = messages.iter().map(|message| dialect.message(message)).collect();
     let request = ModelRequest::new(Arc::new(dialect.head(head)), written);
     let bytes = request.segments().concat();
     assert_eq!(bytes.len() as u64, request.len());
