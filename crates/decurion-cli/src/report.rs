@@ -133,7 +133,7 @@ impl From<NoProvider> for Failure {
                         "2. a local server: start Ollama or llama.cpp; nothing answered at {}",
                         tried.join(", ")
                     ))
-                    .hint("3. a provider of your own: \"providers\" in ~/.decurion/settings.json (see README.md)")
+                    .hint("3. a provider of your own: \"providers\" in ~/.decurion/settings.json (see docs/src/models.md)")
                     .hint("At a terminal, `decurion login` asks for one and tries it; `decurion demo` needs none")
             }
         }

@@ -1,7 +1,7 @@
 //! Scripts: what a scripted model answers. Text comes in and becomes a [`Script`]; what a request holds
 //! ([`Seen`]) goes in and a [`Plan`] of the reply comes out; [`render()`] turns a plan into the bytes a
 //! provider of either dialect would send. All of it is pure; playing it is [`crate::scripted`]'s and the
-//! loopback server's work. The format is taught in `docs/scripts.md`.
+//! loopback server's work. The format is taught in `docs/src/scripts.md`.
 
 mod parse;
 mod render;

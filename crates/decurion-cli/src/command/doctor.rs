@@ -232,11 +232,11 @@ fn sandbox_lines(loaded: &Loaded, proofs: &[Proof]) -> Vec<Line> {
     let sandbox = |mark: Mark, text: String| Line::new(mark, "Sandbox", text);
     let first = match wire::sandbox_form(loaded) {
         Ok(Form::Landlock) => sandbox(Mark::Odd, "on (landlock)".to_owned())
-            .advice("It protects less than namespaces; docs/sandbox.md says how to get these."),
+            .advice("It protects less than namespaces; docs/src/sandbox.md says how to get these."),
         Ok(form) => sandbox(Mark::Good, format!("on ({})", form.name())),
         Err(reason) if loaded.settings.sandbox.enabled => {
             sandbox(Mark::Bad, format!("not available: {reason}"))
-                .advice("Commands run with all your rights; docs/sandbox.md says what to do.")
+                .advice("Commands run with all your rights; docs/src/sandbox.md says what to do.")
         }
         Err(reason) => {
             sandbox(Mark::Odd, format!("off ({reason})")).advice("Commands run with all your rights.")

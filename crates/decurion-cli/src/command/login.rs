@@ -17,7 +17,7 @@ pub fn run(args: &LoginArgs) -> Result<u8, Failure> {
     if !first::somebody() {
         return Err(Failure::usage("not a terminal: `decurion login` asks questions")
             .hint("without one, set ANTHROPIC_API_KEY, or OPENAI_API_KEY (and OPENAI_BASE_URL for another server),")
-            .hint("or write \"providers\" into ~/.decurion/settings.json (README.md shows how)"));
+            .hint("or write \"providers\" into ~/.decurion/settings.json (docs/src/models.md shows how)"));
     }
     // Who waits for us gives the terminal back, however this ends.
     let Some(keeper) = args.kept_by else { return keep(1) };

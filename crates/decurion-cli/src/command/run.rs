@@ -181,7 +181,7 @@ pub fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
         Ok(Form::Namespaces) => return Ok(()),
         Ok(Form::Bubblewrap) => {
             note(
-                "the system refuses namespaces to this program: commands are sandboxed by bubblewrap, see docs/sandbox.md",
+                "the system refuses namespaces to this program: commands are sandboxed by bubblewrap, see docs/src/sandbox.md",
             );
             return Ok(());
         }
@@ -190,11 +190,11 @@ pub fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
             return Err(Failure::usage(
                 "the system refuses namespaces: commands could be sandboxed by Landlock alone, which protects less",
             )
-            .hint("`sandbox.required` (or `failIfUnavailable`) asks for more; docs/sandbox.md says how to allow namespaces"));
+            .hint("`sandbox.required` (or `failIfUnavailable`) asks for more; docs/src/sandbox.md says how to allow namespaces"));
         }
         Ok(Form::Landlock) => {
             note(
-                "the system refuses namespaces: commands are sandboxed by Landlock alone, see docs/sandbox.md",
+                "the system refuses namespaces: commands are sandboxed by Landlock alone, see docs/src/sandbox.md",
             );
             return Ok(());
         }

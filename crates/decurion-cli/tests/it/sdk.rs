@@ -53,7 +53,7 @@ const BOTH: &[Language] = &[Python, TypeScript];
 const PYTHON: &[Language] = &[Python];
 const TYPESCRIPT: &[Language] = &[TypeScript];
 
-/// Every feature that is shown. The table in `docs/sdk.md` is made of it.
+/// Every feature that is shown. The table in `docs/src/sdk.md` is made of it.
 const FEATURES: &[Feature] = &[
     ("`query()` with a text", "query", "text", BOTH),
     ("tools and their results, errors too", "query", "tools", BOTH),

@@ -1,4 +1,4 @@
-//! The guide for programs cannot rot: its examples are cut out of `docs/sdk.md` and run, its table is made of the
+//! The guide for programs cannot rot: its examples are cut out of `docs/src/sdk.md` and run, its table is made of the
 //! features that the tests show.
 
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use expect_test::{Expect, ExpectFile, expect};
 use crate::sdk::{Language, beside_packages, features, hosted, installed, script_of};
 use crate::stand::{DECURION, Stand, finished};
 
-const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/sdk.md");
+const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/sdk.md");
 const BEGIN: &str = "<!-- features -->\n";
 const END: &str = "<!-- end of features -->\n";
 

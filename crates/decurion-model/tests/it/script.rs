@@ -427,7 +427,7 @@ async fn a_request_sent_again_gets_the_same_reply_with_the_same_ids() {
 
 #[test]
 fn every_script_of_the_manual_can_be_read() {
-    let manual = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scripts.md");
+    let manual = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/scripts.md");
     let manual = std::fs::read_to_string(manual).unwrap();
     let scripts: Vec<&str> =
         manual.split("```text\n").skip(1).map(|part| part.split("```").next().unwrap()).collect();

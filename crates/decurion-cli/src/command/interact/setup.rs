@@ -294,7 +294,7 @@ fn keep(form: &mut Form, paths: &Paths, provider: &NewProvider) -> Result<(), Fa
     paths.prepare().map_err(|problem| Failure::failed(problem.to_string()))?;
     let file = keep_provider(paths, provider).map_err(|error| {
         Failure::usage(format!("the provider is not saved: {error}"))
-            .hint("correct that file, or add \"providers\" to it yourself; README.md shows how")
+            .hint("correct that file, or add \"providers\" to it yourself; docs/src/models.md shows how")
     })?;
     let short = paths.home.as_ref().and_then(|home| file.strip_prefix(home).ok());
     let file = short.map_or_else(|| file.to_string(), |rest| format!("~/{rest}"));
