@@ -818,6 +818,11 @@ pub enum ConfigCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Print the JSON Schema of the settings file, so that editors complete and check it.
+    #[command(after_help = "Example:
+  decurion config schema > ~/.decurion/settings.schema.json
+  and as the first key of ~/.decurion/settings.json: \"$schema\": \"./settings.schema.json\"")]
+    Schema,
     /// Set one value in a settings file; comments and everything else stay as they are.
     #[command(after_help = "Examples:
   decurion config set model sonnet

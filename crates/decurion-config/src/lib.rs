@@ -54,6 +54,7 @@ pub use provider::{Auth, Candidate, Choice, KeySource, NoProvider, ProviderConfi
 pub use redact::Redactor;
 pub use rules::Rules;
 pub use sandbox::{MaskedSecret, SandboxSettings};
+pub use schema::settings_schema;
 pub use secret::Secret;
 pub use settings::Settings;
 pub use shell_env::ChildEnvironment;

@@ -1,8 +1,14 @@
-//! Every key there is, in one table: what it takes, whether files of the ecosystem (`.claude`) share it, and
-//! what a repository may do with it. Checking, layering, trust and listings all read this table, so a key
-//! that is added here is known everywhere, and one that says nothing about repositories cannot exist.
+//! Every key of a settings file, in one table (`keys`): what it takes, whether `.claude` files share it, what a
+//! repository may do with it, and what it sets. Checking, layering, trust, listings and the JSON Schema (`json`) all read
+//! this table, so a key that is added there is known everywhere.
 
-use crate::jsonc::{Kind, Node};
+mod json;
+mod keys;
+
+pub use json::settings_schema;
+pub(crate) use keys::KEYS;
+
+use crate::jsonc::Node;
 
 pub(crate) struct Key {
     pub name: &'static str,
@@ -10,6 +16,8 @@ pub(crate) struct Key {
     /// Also read from `.claude` files.
     pub shared: bool,
     pub project: FromProject,
+    /// What it sets, in one sentence for people.
+    pub what: &'static str,
 }
 
 /// What happens to a key in a file of a repository (project and local layer).
@@ -179,89 +187,7 @@ impl Key {
     }
 }
 
-use FromProject::{ByMember, Narrows, NarrowsIf, Never, WhenTrusted};
-
-const fn ours(name: &'static str, shape: Shape, project: FromProject) -> Key {
-    Key { name, shape, shared: false, project }
-}
-
-const fn shared(name: &'static str, shape: Shape, project: FromProject) -> Key {
-    Key { name, shape, shared: true, project }
-}
-
-fn is_true(node: &Node) -> bool {
-    node.kind == Kind::Bool(true)
-}
-
-fn is_false(node: &Node) -> bool {
-    node.kind == Kind::Bool(false)
-}
-
-fn is_deny(node: &Node) -> bool {
-    node.text() == Some("deny")
-}
-
-const DAY_MS: u64 = 86_400_000;
-const MANY: u64 = 1_000_000_000_000;
-
-/// The keys of a settings file.
-pub(crate) static KEYS: &[Key] = &[
-    // Which model, and who serves it.
-    shared("model", Shape::Text, WhenTrusted),
-    shared("fallbackModel", Shape::TextOrTexts, WhenTrusted),
-    shared("agent", Shape::Text, WhenTrusted),
-    shared("effortLevel", Shape::Text, WhenTrusted),
-    ours("provider", Shape::Text, Never),
-    ours("providers", Shape::Each(&PROVIDER), Never),
-    ours("models", Shape::Object(MODELS), Never),
-    // What may be done.
-    shared("permissions", Shape::Object(PERMISSIONS), ByMember),
-    shared("allowManagedPermissionRulesOnly", Shape::Bool, Never),
-    shared("allowManagedHooksOnly", Shape::Bool, Never),
-    shared("sandbox", Shape::Object(SANDBOX), ByMember),
-    // A repository that names hosts for a secret would get the secret.
-    ours("secrets", Shape::Each(&MASKED), Never),
-    // What is run besides.
-    shared("env", Shape::Variables, WhenTrusted),
-    ours("envPass", Shape::AddedTexts, WhenTrusted),
-    shared("hooks", Shape::Gathered, WhenTrusted),
-    // It would also switch off the hooks by which a user guards himself.
-    shared("disableAllHooks", Shape::Bool, WhenTrusted),
-    ours("mcpServers", Shape::Each(&Shape::Opaque), WhenTrusted),
-    shared("enableAllProjectMcpServers", Shape::Bool, WhenTrusted),
-    shared("enabledMcpjsonServers", Shape::AddedTexts, WhenTrusted),
-    shared("disabledMcpjsonServers", Shape::AddedTexts, Narrows),
-    // Both only ever take servers away.
-    shared("allowedMcpServers", Shape::MatchersEach, Narrows),
-    shared("deniedMcpServers", Shape::Matchers, Narrows),
-    ours("mcp", Shape::Object(MCP), WhenTrusted),
-    shared("enabledPlugins", Shape::Opaque, WhenTrusted),
-    shared("worktree", Shape::Object(WORKTREE), ByMember),
-    // It could leave out the instructions by which a user guards himself.
-    shared("claudeMdExcludes", Shape::AddedTexts, WhenTrusted),
-    ours("skills", Shape::Object(SKILLS), WhenTrusted),
-    // How it looks at a terminal.
-    shared("statusLine", Shape::Opaque, WhenTrusted),
-    shared("theme", Shape::Look(THEMES), Never),
-    shared("editorMode", Shape::Look(&["normal", "vim"]), Never),
-    ours("notifications", Shape::Look(NOTIFICATIONS), Never),
-    shared("prefersReducedMotion", Shape::Bool, Never),
-    // How much.
-    ours("limits", Shape::Object(LIMITS), WhenTrusted),
-    shared("bashOutputMaxChars", Shape::Integer(1, 10_000_000), WhenTrusted),
-    shared("taskOutputMaxChars", Shape::Integer(1, 10_000_000), WhenTrusted),
-    ours("budget", Shape::Object(BUDGET), WhenTrusted),
-    ours("agents", Shape::Object(AGENTS), WhenTrusted),
-    ours("coordinator", Shape::Bool, WhenTrusted),
-    ours("backgroundTasks", Shape::Bool, NarrowsIf(is_false)),
-    ours("print", Shape::Object(PRINT), WhenTrusted),
-    ours("compaction", Shape::Object(COMPACTION), WhenTrusted),
-    shared("autoCompactEnabled", Shape::Bool, WhenTrusted),
-    // What is kept, and how.
-    ours("durability", Shape::Word(&["process", "power"]), Never),
-    ours("redactSecrets", Shape::Bool, NarrowsIf(is_true)),
-    shared("cleanupPeriodDays", Shape::Integer(0, 36_500), Never),
-];
+use FromProject::{ByMember, Narrows, NarrowsIf};
 
 /// Keys of the ecosystem that say the same as one of ours.
 pub(crate) const MOVED: &[(&str, &str)] = &[
@@ -269,151 +195,6 @@ pub(crate) const MOVED: &[(&str, &str)] = &[
     ("bashOutputMaxChars", "limits.bashOutputChars"),
     ("taskOutputMaxChars", "limits.taskOutputChars"),
 ];
-
-const PERMISSIONS: &[Key] = &[
-    shared("allow", Shape::Rules, WhenTrusted),
-    shared("ask", Shape::Rules, Narrows),
-    shared("deny", Shape::Rules, Narrows),
-    shared("defaultMode", Shape::Mode, WhenTrusted),
-    shared("additionalDirectories", Shape::AddedTexts, WhenTrusted),
-    ours("dontAsk", Shape::Word(&["allow", "deny"]), NarrowsIf(is_deny)),
-    ours("answerTimeout", Shape::Integer(1, 31_536_000), WhenTrusted),
-    shared("disableBypassPermissionsMode", Shape::Word(&["disable"]), Narrows),
-];
-
-const SANDBOX: &[Key] = &[
-    shared("enabled", Shape::Bool, NarrowsIf(is_true)),
-    ours("required", Shape::Bool, NarrowsIf(is_true)),
-    shared("failIfUnavailable", Shape::Bool, NarrowsIf(is_true)),
-    shared("autoAllowBashIfSandboxed", Shape::Bool, NarrowsIf(is_false)),
-    shared("allowUnsandboxedCommands", Shape::Bool, NarrowsIf(is_false)),
-    shared("excludedCommands", Shape::AddedTexts, WhenTrusted),
-    shared(
-        "filesystem",
-        Shape::Object(&[
-            shared("allowWrite", Shape::AddedTexts, WhenTrusted),
-            shared("denyWrite", Shape::AddedTexts, Narrows),
-            shared("denyRead", Shape::AddedTexts, Narrows),
-            shared("allowRead", Shape::AddedTexts, WhenTrusted),
-            shared("disabled", Shape::Bool, NarrowsIf(is_false)),
-        ]),
-        ByMember,
-    ),
-    shared(
-        "network",
-        Shape::Object(&[
-            ours("open", Shape::Bool, NarrowsIf(is_false)),
-            shared("allowedDomains", Shape::AddedTexts, WhenTrusted),
-            shared("deniedDomains", Shape::AddedTexts, Narrows),
-            shared("strictAllowlist", Shape::Bool, NarrowsIf(is_true)),
-            shared("allowUnixSockets", Shape::AddedTexts, WhenTrusted),
-            shared("allowAllUnixSockets", Shape::Bool, NarrowsIf(is_false)),
-            shared("allowLocalBinding", Shape::Bool, NarrowsIf(is_false)),
-            shared("httpProxyPort", Shape::Integer(0, 65_535), Never),
-            shared("socksProxyPort", Shape::Integer(0, 65_535), Never),
-        ]),
-        ByMember,
-    ),
-    shared("credentials", Shape::Opaque, WhenTrusted),
-    shared("ignoreViolations", Shape::Opaque, WhenTrusted),
-    shared("enableWeakerNestedSandbox", Shape::Bool, NarrowsIf(is_false)),
-    shared("bwrapPath", Shape::Text, Never),
-    shared("socatPath", Shape::Text, Never),
-];
-
-/// A secret that commands can use and not read.
-static MASKED: Shape = Shape::Object(&[ours("hosts", Shape::Texts, Never)]);
-
-static PROVIDER: Shape = Shape::Object(&[
-    ours("kind", Shape::Word(&["anthropic", "openai"]), Never),
-    ours("baseUrl", Shape::Url, Never),
-    ours("apiKey", Shape::Secret, Never),
-    ours("apiKeyEnv", Shape::Text, Never),
-    ours("apiKeyFile", Shape::Text, Never),
-    ours("authToken", Shape::Secret, Never),
-    ours("authTokenEnv", Shape::Text, Never),
-    ours("headers", Shape::Headers, Never),
-    ours("betas", Shape::Texts, Never),
-    ours("models", Shape::Texts, Never),
-    ours("maxTokensField", Shape::Word(&["max_tokens", "max_completion_tokens"]), Never),
-    ours(
-        "timeouts",
-        Shape::Object(&[
-            ours("connectMs", Shape::Integer(1, DAY_MS), Never),
-            ours("firstEventMs", Shape::Integer(1, DAY_MS), Never),
-            ours("idleMs", Shape::Integer(1, DAY_MS), Never),
-            ours("contentMs", Shape::Integer(1, DAY_MS), Never),
-            ours("turnMs", Shape::Integer(1, DAY_MS), Never),
-            ours("patienceMs", Shape::Integer(1, 30 * DAY_MS), Never),
-        ]),
-        Never,
-    ),
-]);
-
-const MODELS: &[Key] =
-    &[ours("aliases", Shape::Aliases, Never), ours("catalogue", Shape::Each(&CATALOGUE_ENTRY), Never)];
-
-static CATALOGUE_ENTRY: Shape = Shape::Object(&[
-    ours("window", Shape::Integer(1000, 1_000_000_000), Never),
-    ours("maxOutput", Shape::Integer(1, 1_000_000_000), Never),
-    ours(
-        "prices",
-        Shape::Object(&[
-            ours("input", Shape::Number(0.0, 1e6), Never),
-            ours("output", Shape::Number(0.0, 1e6), Never),
-            ours("cacheWrite", Shape::Number(0.0, 1e6), Never),
-            ours("cacheRead", Shape::Number(0.0, 1e6), Never),
-        ]),
-        Never,
-    ),
-]);
-
-const LIMITS: &[Key] = &[
-    ours("bashTimeoutMs", Shape::Integer(1, DAY_MS), WhenTrusted),
-    ours("bashMaxTimeoutMs", Shape::Integer(1, DAY_MS), WhenTrusted),
-    ours("bashOutputChars", Shape::Integer(1, 10_000_000), WhenTrusted),
-    ours("taskOutputChars", Shape::Integer(1, 10_000_000), WhenTrusted),
-    ours("maxOutputTokens", Shape::Integer(1, 10_000_000), WhenTrusted),
-];
-
-const BUDGET: &[Key] = &[
-    ours("turns", Shape::Integer(1, 1_000_000), WhenTrusted),
-    ours("usd", Shape::Number(0.0, 1e9), WhenTrusted),
-    ours("tokens", Shape::Integer(1, MANY), WhenTrusted),
-    ours("seconds", Shape::Integer(1, 31_536_000), WhenTrusted),
-    ours("spawns", Shape::Integer(0, 1_000_000), WhenTrusted),
-];
-
-const AGENTS: &[Key] = &[
-    ours("maxDepth", Shape::Integer(0, 64), WhenTrusted),
-    ours("maxRunning", Shape::Integer(1, 100_000), WhenTrusted),
-    ours("maxTotal", Shape::Integer(0, 1_000_000), WhenTrusted),
-    ours("background", Shape::Word(&["model", "always", "never"]), WhenTrusted),
-    ours("forkByDefault", Shape::Bool, WhenTrusted),
-    ours("defaultModel", Shape::Text, WhenTrusted),
-    // The one model for every sub-agent, whatever calls and definitions say.
-    ours("model", Shape::Text, WhenTrusted),
-    ours("resultBudget", Shape::Integer(1, 10_000_000), WhenTrusted),
-    ours("disabled", Shape::AddedTexts, WhenTrusted),
-];
-
-const WORKTREE: &[Key] = &[
-    // A folder outside of the project that is written to is the user's to name.
-    shared("location", Shape::Text, Never),
-    shared("baseRef", Shape::Text, WhenTrusted),
-    ours("copyDirty", Shape::Bool, WhenTrusted),
-    shared("symlinkDirectories", Shape::AddedTexts, WhenTrusted),
-    shared("sparsePaths", Shape::AddedTexts, WhenTrusted),
-    shared("bgIsolation", Shape::Text, WhenTrusted),
-];
-const SKILLS: &[Key] = &[ours("listingChars", Shape::Integer(0, 1_000_000), WhenTrusted)];
-
-const PRINT: &[Key] = &[ours("backgroundWait", Shape::Integer(0, 604_800), WhenTrusted)];
-
-const MCP: &[Key] = &[ours("startupWait", Shape::Integer(0, 600_000), WhenTrusted)];
-
-const COMPACTION: &[Key] =
-    &[ours("enabled", Shape::Bool, WhenTrusted), ours("threshold", Shape::Number(0.1, 0.99), WhenTrusted)];
 
 /// The lowest layer, as a settings file.
 pub(crate) const DEFAULTS: &str = include_str!("defaults.jsonc");

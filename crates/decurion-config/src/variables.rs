@@ -87,11 +87,15 @@ pub(crate) const CREDENTIALS: &[&str] = &[
     "CLAUDE_CODE_OAUTH_TOKEN",
 ];
 
+/// The variables that set a key, the one that counts first.
+pub(crate) fn naming(key: &str) -> impl Iterator<Item = &'static str> {
+    VARIABLES.iter().filter(move |(_, of, _)| *of == key).map(|(name, ..)| *name)
+}
+
 /// The variable of this environment that says where the provider of a dialect is, and what it says.
 pub fn address_variable(environment: &Environment, kind: ProviderKind) -> Option<(&'static str, &str)> {
     let key = format!("providers.{}.baseUrl", kind.name());
-    let mut named = VARIABLES.iter().filter(|(_, of, _)| *of == key).map(|(name, ..)| *name);
-    named.find_map(|name| environment.get(name).map(|address| (name, address)))
+    naming(&key).find_map(|name| environment.get(name).map(|address| (name, address)))
 }
 
 /// The variables of this environment that win over what a person's settings say of a provider and its model.

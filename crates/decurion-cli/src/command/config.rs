@@ -1,4 +1,4 @@
-//! `decurion config`: every value in force and where it comes from; and a value that a person sets.
+//! `decurion config`: every value in force and where it comes from, the schema of the file, and a value that a person sets.
 
 use decurion_config::{Keeper, Layer, LoadRequest, NewSetting};
 use serde_json::json;
@@ -11,6 +11,10 @@ use crate::wire;
 pub fn run(command: &ConfigCommand) -> Result<u8, Failure> {
     match command {
         ConfigCommand::Show { origin, json } => show(*origin, *json),
+        ConfigCommand::Schema => {
+            say!("{:#}", decurion_config::settings_schema());
+            Ok(0)
+        }
         ConfigCommand::Set { key, value, scope } => set(key, value, *scope),
     }
 }
