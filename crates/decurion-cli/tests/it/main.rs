@@ -16,6 +16,7 @@ mod exit_codes;
 mod git_attacks;
 mod given_attacks;
 mod glob_attacks;
+mod guide;
 mod hosting;
 mod hosts_gone;
 mod inside;
