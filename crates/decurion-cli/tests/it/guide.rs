@@ -56,9 +56,9 @@ fn the_settings_reference_is_the_schema_that_the_program_prints() {
         "# Settings reference\n\n{NOTE}Every key of a settings file, from the table by which Decurion checks settings. \
          [Settings](settings.md) says which files there are and how they combine. `decurion config schema` prints the same \
          as a JSON Schema.\n\n\
-         The column *Repository* says whether a repository's own settings can set the key: **yes**; **stricter**, which \
-         is yes for the stricter value, and after `decurion trust` for the other; **trusted**, which is only after \
-         `decurion trust`; or **no**. `null` leaves a key unset.\n"
+         *Repository* says whether a repository's own settings can set the key: **yes**; **stricter**, which is yes \
+         for the stricter value, and after `decurion trust` for the other; **trusted**, which is only after `decurion \
+         trust`; or **no**. `null` leaves a key unset.\n"
     );
     section(&schema["properties"], "", &mut text);
     page("settings-reference.md").assert_eq(&text);
@@ -67,7 +67,7 @@ fn the_settings_reference_is_the_schema_that_the_program_prints() {
 /// Appends a table of keys, then one for each key that is an object of keys itself.
 fn section(properties: &Value, above: &str, text: &mut String) {
     let heading = if above.is_empty() { "Top level" } else { above };
-    text.push_str(&format!("\n## {heading}\n\n| key | value | repository | |\n|---|---|---|---|\n"));
+    text.push_str(&format!("\n## {heading}\n\n| key, value | |\n|---|---|\n"));
     let mut inner = Vec::new();
     for (name, key) in properties.as_object().unwrap().iter().filter(|(name, _)| *name != "$schema") {
         let path = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };
@@ -78,8 +78,7 @@ fn section(properties: &Value, above: &str, text: &mut String) {
             Some((_, path)) => format!("[object](#{})", path.replace('.', "").to_lowercase()),
             None => value_of(key),
         };
-        let repository = key["x-repository"].as_str().unwrap_or_default();
-        text.push_str(&format!("| `{name}` | {value} | {repository} | {} |\n", meaning(key)));
+        text.push_str(&format!("| `{name}`<br>{value} | {} |\n", meaning(key)));
         inner.extend(table);
     }
     for (members, path) in inner {
@@ -89,12 +88,19 @@ fn section(properties: &Value, above: &str, text: &mut String) {
 
 fn meaning(key: &Value) -> String {
     let mut text = key["description"].as_str().unwrap().replace('|', "\\|");
+    let mut facts = Vec::new();
     if let Some(default) = key.get("default") {
-        text.push_str(&format!(" Default: `{}`.", default.to_string().replace('"', "")));
+        facts.push(format!("Default: `{}`.", default.to_string().replace('"', "")));
     }
     if let Some(names) = key["x-variables"].as_array() {
         let names: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_str().unwrap())).collect();
-        text.push_str(&format!(" Variable: {}.", names.join(", ")));
+        facts.push(format!("Variable: {}.", names.join(", ")));
+    }
+    if let Some(rule) = key["x-repository"].as_str() {
+        facts.push(format!("Repository: {rule}."));
+    }
+    if !facts.is_empty() {
+        text.push_str(&format!("<br>{}", facts.join(" ")));
     }
     text
 }
