@@ -20,7 +20,7 @@ use decurion_protocol::{
 };
 use decurion_tools::mcp::Elicit;
 use decurion_tools::set::CallError;
-use decurion_tools::{FilesSeen, PathRules, Surroundings, Tool, ToolContext};
+use decurion_tools::{Check, FilesSeen, PathRules, Surroundings, Tool, ToolContext};
 use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -320,9 +320,10 @@ async fn permit(
     let asks = |hook: &Option<HookPermission>| matches!(hook, Some(HookPermission::Ask { .. }));
     let mut by_hook = asks(&hook);
     decision = with_hook(decision, hook, name);
-    if let Some(output) = cannot_work(bench, ready, &decision, &seen, &policy).await {
-        return Ok(Permit::Answered(Box::new(output)));
-    }
+    let patch = match check(bench, ready, &decision, &seen, &policy).await {
+        Check::Fails(output) => return Ok(Permit::Answered(output)),
+        Check::Works { patch } => patch,
+    };
     let mut under = None;
     if decision.verdict == Verdict::Ask && bench.ports.hooks.wait_for(HookEvent::PermissionRequest) {
         let mut result = hooked(bench).before_question(&about(bench, &ready.call, name, &ready.intent)).await;
@@ -370,7 +371,7 @@ async fn permit(
         Verdict::Ask if rights.answers || bench.ports.permission_tool.is_some() => {
             audit::record(bench, &ready.call.id, name, &ready.intent, (&decision, by)).await?;
             let (asked_by, blocked) = why;
-            ask(bench, ready, name, decision, seen, Why { asked_by, blocked, once, shows }).await
+            ask(bench, ready, name, decision, seen, Why { asked_by, blocked, once, shows, patch }).await
         }
         Verdict::Ask => {
             let offered = match decision.profile {
@@ -394,24 +395,31 @@ async fn permit(
     }
 }
 
-/// What a call is answered that somebody would be asked about and that cannot work. Of files beyond the directories of the
-/// run it tells nothing before somebody agrees.
-async fn cannot_work(
+/// Whether a call that somebody would be asked about can work. Of files beyond the directories of the run it tells nothing
+/// before somebody agrees.
+async fn check(
     bench: &Bench<'_>,
     ready: &Ready,
     decision: &Decision,
     seen: &Intent,
     policy: &Policy,
-) -> Option<ToolOutput> {
+) -> Check {
     let has_asker = bench.ports.rights.borrow().answers || bench.ports.permission_tool.is_some();
     let is_inside = seen.touches.iter().all(|touch| is_inside(&touch.path, &policy.around));
     if decision.verdict != Verdict::Ask || !has_asker || !is_inside {
-        return None;
+        return Check::default();
     }
     let rules = OpenRules::new(policy.clone(), seen.clone()).confined(Confinement::of(&bench.spec));
     let (progress, _) = mpsc::channel(1);
     let cx = context(bench, &ready.call, Arc::new(rules), progress);
-    ready.tool.check(&cx, &ready.call.input).await.map(|output| clean(&bench.ports.equipment.redact, output))
+    let redact = &bench.ports.equipment.redact;
+    match ready.tool.check(&cx, &ready.call.input).await {
+        Check::Fails(output) => Check::Fails(Box::new(clean(redact, *output))),
+        Check::Works { mut patch } => {
+            patch.iter_mut().for_each(|patch| clean_value(redact, patch));
+            Check::Works { patch }
+        }
+    }
 }
 
 /// What a hook or a person changed is another call: the rules that deny hold for it too, and it is what goes
@@ -709,6 +717,8 @@ struct Why {
     once: bool,
     /// Private files that the question names, and that a Yes shows to the command.
     shows: Vec<Utf8PathBuf>,
+    /// What it would change in a file.
+    patch: Option<Value>,
 }
 
 async fn ask(
@@ -717,7 +727,7 @@ async fn ask(
     name: &str,
     decision: Decision,
     seen: Box<Intent>,
-    Why { asked_by, blocked, once, shows }: Why,
+    Why { asked_by, blocked, once, shows, patch }: Why,
 ) -> Result<Permit, JournalLost> {
     let question = Question {
         id: QuestionId(uuid::Uuid::new_v4()),
@@ -738,6 +748,7 @@ async fn ask(
         },
         // The session knows, when it takes the question on.
         behind: false,
+        patch,
         elicitation: None,
     };
     let waiting = WaitReason::Permission { question: question.id };

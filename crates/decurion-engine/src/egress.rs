@@ -591,6 +591,7 @@ impl Caller {
             blocked: None,
             suggestions: rule.into_iter().collect(),
             behind: false,
+            patch: None,
             elicitation: None,
         };
         // A program that gives up its connection ends this at the next `await`.

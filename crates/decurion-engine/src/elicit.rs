@@ -106,6 +106,7 @@ impl Elicitor {
             reason: format!("MCP server {server:?} {what}{others}: {}", elicitation.message),
             suggestions: Vec::new(),
             behind: false,
+            patch: None,
             elicitation: Some(Box::new(elicitation)),
         }
     }

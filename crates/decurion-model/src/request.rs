@@ -368,7 +368,8 @@ impl RequestBody {
 
     /// Where the first message from this one on begins that has any bytes.
     fn message_from(&mut self, first: usize) -> At {
-        let Some(further) = self.messages[first..].iter().position(|message| !message.bytes.is_empty()) else {
+        let Some(further) = self.messages[first..].iter().position(|message| !message.bytes.is_empty())
+        else {
             return At::Suffix;
         };
         let at = first + further;

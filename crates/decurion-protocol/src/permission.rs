@@ -334,6 +334,9 @@ pub struct Question {
     /// answer says otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub behind: bool,
+    /// The lines of a file that it would change, numbered as they are now, as in the result of an edit (`structuredPatch`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch: Option<Value>,
     /// What an MCP server asks for, where that is the question; else it is whether the call may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elicitation: Option<Box<Elicitation>>,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::files::{self, Existing, FileAccess, FileError, Target};
 use crate::files_seen::saw;
 use crate::patch::structured_patch;
-use crate::{InputError, Surroundings, Tool, ToolContext, ToolSpec, paths, typed};
+use crate::{Check, InputError, Surroundings, Tool, ToolContext, ToolSpec, paths, typed};
 
 const NAME: &str = "Edit";
 
@@ -71,10 +71,14 @@ impl Tool for Edit {
         Ok(Intent::titled(paths::title(NAME, paths::shown(&path, around))).touching(path, Access::Write))
     }
 
-    fn check<'a>(&'a self, cx: &'a ToolContext, input: &'a Value) -> BoxFuture<'a, Option<ToolOutput>> {
+    fn check<'a>(&'a self, cx: &'a ToolContext, input: &'a Value) -> BoxFuture<'a, Check> {
         Box::pin(async move {
-            let (input, path) = self.parse(input, &cx.around).ok()?;
-            files::checking(cx, move |access| Planned::of(access, &path, &input).map(drop)).await
+            let Ok((input, path)) = self.parse(input, &cx.around) else { return Check::default() };
+            files::checking(cx, move |access| {
+                let planned = Planned::of(access, &path, &input)?;
+                Ok(Some(structured_patch(&planned.original, &planned.content)))
+            })
+            .await
         })
     }
 

@@ -15,11 +15,12 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::{Access, ToolOutput};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::files_seen::{FilesSeen, Freshness, content_hash, hex};
 use crate::paths::is_inside;
-use crate::{PathRules, Surroundings, ToolContext, ToolLimits};
+use crate::{Check, PathRules, Surroundings, ToolContext, ToolLimits};
 
 /// What file work needs of a [`ToolContext`], free to go to another thread.
 #[derive(Clone)]
@@ -74,14 +75,18 @@ where
         .unwrap_or_else(crashed)
 }
 
-/// Looks on a blocking thread whether work that changes files could be done; gives what its call is answered if not.
-pub(crate) async fn checking<F>(cx: &ToolContext, look: F) -> Option<ToolOutput>
+/// Looks on a blocking thread whether work that changes files could be done, and what it would change.
+pub(crate) async fn checking<F>(cx: &ToolContext, look: F) -> Check
 where
-    F: FnOnce(&FileAccess) -> Result<(), FileError> + Send + 'static,
+    F: FnOnce(&FileAccess) -> Result<Option<Value>, FileError> + Send + 'static,
 {
     let access = FileAccess::of(cx);
+    let checked = tokio::task::spawn_blocking(move || match look(&access) {
+        Ok(patch) => Check::Works { patch: patch.filter(|patch| *patch != json!([])) },
+        Err(error) => Check::Fails(Box::new(error.into())),
+    });
     // A check that breaks says nothing: the work itself will.
-    tokio::task::spawn_blocking(move || look(&access).err().map(ToolOutput::from)).await.ok().flatten()
+    checked.await.unwrap_or_default()
 }
 
 #[allow(clippy::needless_pass_by_value)]

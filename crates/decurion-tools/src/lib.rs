@@ -83,15 +83,30 @@ pub trait Tool: Send + Sync {
     /// input that [`Tool::run`] would refuse as malformed is refused here in the same words.
     fn intent(&self, input: &Value, around: &Surroundings) -> Result<Intent, InputError>;
 
-    /// The answer of a call that cannot work as things are now, such as an edit of a text that is not there: nobody has to be
-    /// asked about it. Looks and changes nothing. What it finds may be otherwise when the tool runs, which looks again.
-    fn check<'a>(&'a self, _cx: &'a ToolContext, _input: &'a Value) -> BoxFuture<'a, Option<ToolOutput>> {
-        Box::pin(std::future::ready(None))
+    /// Whether a call can work as things are now, before a person is asked about it. Looks and changes nothing. The tool
+    /// looks again when it runs.
+    fn check<'a>(&'a self, _cx: &'a ToolContext, _input: &'a Value) -> BoxFuture<'a, Check> {
+        Box::pin(std::future::ready(Check::default()))
     }
 
     /// Does it. A failed tool is still an output: the model reads it and tries something else. Must return
     /// soon after `cx.cancel` fires, and must leave nothing half-written when it is dropped instead.
     fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput>;
+}
+
+/// What [`Tool::check`] finds.
+#[derive(Debug)]
+pub enum Check {
+    /// It cannot work, such as an edit of a text that is not there. This is its answer.
+    Fails(Box<ToolOutput>),
+    /// It may work. An edit of a file tells what it would change, in the shape of `structuredPatch`.
+    Works { patch: Option<Value> },
+}
+
+impl Default for Check {
+    fn default() -> Self {
+        Self::Works { patch: None }
+    }
 }
 
 /// Where a call happens: all that [`Tool::intent`] may know besides the input.

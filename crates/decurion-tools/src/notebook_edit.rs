@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::files::{self, Existing, FileAccess, FileError, Target, random_name};
 use crate::files_seen::saw;
-use crate::{InputError, Surroundings, Tool, ToolContext, ToolSpec, notebook, paths, typed};
+use crate::{Check, InputError, Surroundings, Tool, ToolContext, ToolSpec, notebook, paths, typed};
 
 const NAME: &str = "NotebookEdit";
 
@@ -83,10 +83,10 @@ impl Tool for NotebookEdit {
         Ok(Intent::titled(paths::title("Edit", paths::shown(&path, around))).touching(path, Access::Write))
     }
 
-    fn check<'a>(&'a self, cx: &'a ToolContext, input: &'a Value) -> BoxFuture<'a, Option<ToolOutput>> {
+    fn check<'a>(&'a self, cx: &'a ToolContext, input: &'a Value) -> BoxFuture<'a, Check> {
         Box::pin(async move {
-            let (input, path) = self.parse(input, &cx.around).ok()?;
-            files::checking(cx, move |access| changed(access, &path, &input).map(drop)).await
+            let Ok((input, path)) = self.parse(input, &cx.around) else { return Check::default() };
+            files::checking(cx, move |access| changed(access, &path, &input).map(|_| None)).await
         })
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::files::{self, Existing, FileAccess, FileError, Target};
 use crate::files_seen::saw;
 use crate::patch::structured_patch;
-use crate::{InputError, Surroundings, Tool, ToolContext, ToolSpec, paths, typed};
+use crate::{Check, InputError, Surroundings, Tool, ToolContext, ToolSpec, paths, typed};
 
 const NAME: &str = "Write";
 
@@ -58,14 +58,19 @@ impl Tool for Write {
         Ok(Intent::titled(paths::title(NAME, paths::shown(&path, around))).touching(path, Access::Write))
     }
 
-    fn check<'a>(&'a self, cx: &'a ToolContext, input: &'a Value) -> BoxFuture<'a, Option<ToolOutput>> {
+    fn check<'a>(&'a self, cx: &'a ToolContext, input: &'a Value) -> BoxFuture<'a, Check> {
         Box::pin(async move {
-            let (input, path) = self.parse(input, &cx.around).ok()?;
+            let Ok((input, path)) = self.parse(input, &cx.around) else { return Check::default() };
             // A folder that stands in for a file gives way to it.
             if decurion_exec::placeholder::is_placeholder(path.as_std_path()) {
-                return None;
+                return Check::default();
             }
-            files::checking(cx, move |access| found(access, &path, &input.content).map(drop)).await
+            files::checking(cx, move |access| {
+                let (_, existing) = found(access, &path, &input.content)?;
+                let original = existing.as_ref().map(|existing| String::from_utf8_lossy(&existing.content));
+                Ok(original.map(|original| structured_patch(&original, &input.content)))
+            })
+            .await
         })
     }
 

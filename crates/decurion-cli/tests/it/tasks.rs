@@ -425,6 +425,7 @@ fn asked(id: &str, agent: Option<&str>) -> Event {
         reason: "no rule allows it".into(),
         suggestions: Vec::new(),
         behind: false,
+        patch: None,
         elicitation: None,
     };
     Event::Asked { question: Box::new(question) }

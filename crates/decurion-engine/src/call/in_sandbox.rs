@@ -148,7 +148,7 @@ async fn widened(
         &work.call.name,
         decision,
         seen,
-        Why { asked_by: AskedBy::Other, blocked: None, once: true, shows: Vec::new() },
+        Why { asked_by: AskedBy::Other, blocked: None, once: true, shows: Vec::new(), patch: None },
     )
     .await?;
     permit.record(bench, &work.call.id, &work.call.name, &leave.seen).await?;

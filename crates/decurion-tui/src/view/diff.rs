@@ -112,13 +112,17 @@ impl Change {
         changes
     }
 
-    /// What a call with this input would change; none if it is not one that changes a file. Costs as much as comparing
-    /// the texts: who draws it often keeps it.
-    pub fn asked(tool: &str, input: &Value) -> Option<Self> {
+    /// What a call with this input would change; none if it is not one that changes a file. A patch of the file has its
+    /// lines and their numbers; without one the texts of the input are compared.
+    pub fn asked(tool: &str, input: &Value, lines: Option<&Value>) -> Option<Self> {
         let text = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
         let edit = |edit: &Value| compared(&text(edit, "old_string"), &text(edit, "new_string"));
         let is_true = |value: &Value| value["replace_all"].as_bool() == Some(true);
         let path = text(input, if tool == "NotebookEdit" { "notebook_path" } else { "file_path" });
+        let hunks = lines.map(patch).unwrap_or_default();
+        if !hunks.is_empty() {
+            return Some(Self { numbered: true, everywhere: is_true(input), ..Self::of(&path, hunks) });
+        }
         Some(match tool {
             "Edit" => Self { everywhere: is_true(input), ..Self::of(&path, edit(input)) },
             "MultiEdit" => {

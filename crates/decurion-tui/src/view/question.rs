@@ -289,7 +289,7 @@ impl Asking<'_> {
                 lines
             }
             CONNECTION => self.text(&question.intent.title, "", room),
-            tool if let Some(change) = Change::asked(tool, input) => {
+            tool if let Some(change) = Change::asked(tool, input, question.patch.as_ref()) => {
                 let path =
                     input["file_path"].as_str().or(input["notebook_path"].as_str()).unwrap_or_default();
                 // Once is enough, where the title names it to its end.

@@ -199,9 +199,30 @@ fn only_the_end_of_a_text_differs() {
 }
 
 #[test]
+fn a_question_shows_the_lines_of_the_file_with_their_numbers() {
+    let input = json!({"file_path": "/a.py", "old_string": "y = 2", "new_string": "y = 3"});
+    let patch = json!([{"oldStart": 9, "oldLines": 3, "newStart": 9, "newLines": 3,
+        "lines": [" x = 1", "-y = 2", "+y = 3", " z = 3"]}]);
+    let change = Change::asked("Edit", &input, Some(&patch)).unwrap();
+    check(
+        &change,
+        60,
+        20,
+        &expect![[r#"
+            | 9   x = 1
+            |10 - y = 2
+            |10 + y = 3
+            |11   z = 3
+        "#]],
+    );
+    // A patch that was too large is left out.
+    assert_eq!(Change::asked("Edit", &input, Some(&json!([]))), Change::asked("Edit", &input, None));
+}
+
+#[test]
 fn what_a_call_would_change() {
     let asked = |tool: &str, input: Value| {
-        Change::asked(tool, &input)
+        Change::asked(tool, &input, None)
             .map(|change| format!("{}\n{}", change.path, shown(&change, 60, 20)))
             .unwrap_or_default()
     };
@@ -235,7 +256,7 @@ fn what_a_call_would_change() {
     for input in [json!(null), json!([1]), json!({"file_path": 7, "edits": "x", "old_string": {}})] {
         for tool in ["Edit", "Write", "MultiEdit", "NotebookEdit"] {
             assert!(
-                Change::asked(tool, &input).is_some_and(|change| change.hunks.is_empty()),
+                Change::asked(tool, &input, None).is_some_and(|change| change.hunks.is_empty()),
                 "{tool} {input}"
             );
         }
@@ -248,7 +269,7 @@ fn a_call_about_a_cell_says_which_and_what_becomes_of_it() {
     let asked = |mode: Option<&str>, cell: Option<&str>| {
         let input =
             json!({"notebook_path": "/n.ipynb", "new_source": "1 + 1", "edit_mode": mode, "cell_id": cell});
-        let change = Change::asked("NotebookEdit", &input).unwrap();
+        let change = Change::asked("NotebookEdit", &input, None).unwrap();
         assert_eq!((change.path.as_str(), change.removed), ("/n.ipynb", 0));
         shown(&change, 40, 20)
     };

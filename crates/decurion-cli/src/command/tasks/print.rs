@@ -222,6 +222,7 @@ mod tests {
             reason: "Who?".into(),
             suggestions: Vec::new(),
             behind: false,
+            patch: None,
             elicitation: Some(Box::new(Elicitation {
                 server: "s".into(),
                 message: "Who?".into(),

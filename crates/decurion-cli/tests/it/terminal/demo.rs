@@ -65,7 +65,7 @@ fn plays_in_the_real_interface_at_a_readable_pace_until_a_key_makes_it_fast() {
     let question = [
         "Decurion asks before it changes a file",
         "? Edit slug.sh?",
-        "+ sed -e 's/  */-/g'",
+        "5 +   sed -e 's/  */-/g'",
         "❯ 1. Yes, this once",
     ];
     pty.wait(PATIENCE, |screen| question.iter().all(|shown| screen.contains(shown))).unwrap();
