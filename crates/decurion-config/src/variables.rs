@@ -87,15 +87,30 @@ pub(crate) const CREDENTIALS: &[&str] = &[
     "CLAUDE_CODE_OAUTH_TOKEN",
 ];
 
-/// The variables that set a key, the one that counts first.
-pub(crate) fn naming(key: &str) -> impl Iterator<Item = &'static str> {
-    VARIABLES.iter().filter(move |(_, of, _)| *of == key).map(|(name, ..)| *name)
+/// The variables that set a key, the one that counts first, with a remark where their form is another one. `NAME` in the key
+/// stands for any.
+pub(crate) fn naming(key: &str) -> impl Iterator<Item = String> {
+    let remark = |take: Take| match take {
+        Take::Seconds => " (milliseconds)",
+        Take::Share => " (percent)",
+        Take::Off => " (turns it off)",
+        Take::Commas => " (joined by commas)",
+        Take::Headers => " (lines of `Name: value`)",
+        Take::Text | Take::Secret | Take::Url | Take::Integer | Take::Switch => "",
+    };
+    let (before, after) = key.split_once("NAME").unwrap_or((key, ""));
+    let named = VARIABLES.iter().filter(move |(_, of, _)| match after {
+        "" => *of == key,
+        _ => of.starts_with(before) && of.ends_with(after),
+    });
+    named.map(move |(name, _, take)| format!("{name}{}", remark(*take)))
 }
 
 /// The variable of this environment that says where the provider of a dialect is, and what it says.
 pub fn address_variable(environment: &Environment, kind: ProviderKind) -> Option<(&'static str, &str)> {
     let key = format!("providers.{}.baseUrl", kind.name());
-    naming(&key).find_map(|name| environment.get(name).map(|address| (name, address)))
+    let mut named = VARIABLES.iter().filter(|(_, of, _)| *of == key).map(|(name, ..)| *name);
+    named.find_map(|name| environment.get(name).map(|address| (name, address)))
 }
 
 /// The variables of this environment that win over what a person's settings say of a provider and its model.

@@ -93,7 +93,11 @@ fn meaning(key: &Value) -> String {
         facts.push(format!("Default: `{}`.", default.to_string().replace('"', "")));
     }
     if let Some(names) = key["x-variables"].as_array() {
-        let names: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_str().unwrap())).collect();
+        let names = names.iter().map(|name| match name.as_str().unwrap().split_once(' ') {
+            Some((name, remark)) => format!("`{name}` {remark}"),
+            None => format!("`{}`", name.as_str().unwrap()),
+        });
+        let names: Vec<String> = names.collect();
         facts.push(format!("Variable: {}.", names.join(", ")));
     }
     if let Some(rule) = key["x-repository"].as_str() {
@@ -134,7 +138,9 @@ fn value_of(key: &Value) -> String {
 fn pages() -> BTreeSet<String> {
     let names = std::fs::read_dir(Path::new(ROOT).join("docs/src")).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| name.ends_with(".md") && name != "SUMMARY.md").collect()
+    let is_page =
+        |name: &String| Path::new(name).extension().is_some_and(|end| end == "md") && name != "SUMMARY.md";
+    names.filter(is_page).collect()
 }
 
 fn read(path: &Path) -> String {

@@ -34,7 +34,7 @@ fn members(keys: &'static [Key], above: &str, defaults: Option<&Node>) -> Map<St
         if let Some(default) = defaults.and_then(|defaults| defaults.at_path(&path)).filter(|_| is_value) {
             schema["default"] = default.to_value();
         }
-        let variables: Vec<&str> = variables::naming(&path).collect();
+        let variables: Vec<String> = variables::naming(&path).collect();
         if !variables.is_empty() {
             schema["x-variables"] = variables.into();
         }
@@ -85,7 +85,7 @@ fn shape(shape: &'static Shape, path: &str, defaults: Option<&Node>) -> Value {
             "properties": members(keys, &format!("{path}."), defaults),
             "additionalProperties": false,
         }),
-        Shape::Each(inner) => members_of(or_null(self::shape(inner, path, None))),
+        Shape::Each(inner) => members_of(or_null(self::shape(inner, &format!("{path}.NAME"), None))),
         Shape::Opaque | Shape::Gathered => json!({"type": "object"}),
     }
 }
