@@ -34,7 +34,7 @@ pub struct AgentDefinition {
     /// Whether it sees its parent's conversation.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fork_context: bool,
-    /// Whether it is left out of what models are told.
+    /// Whether models do not see it in the list.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
     /// How deep its own agents may nest below it; none leaves it to the settings.

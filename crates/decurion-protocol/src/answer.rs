@@ -1,6 +1,6 @@
 //! Answers about a call in the ecosystem's words. Takes what a program, a tool or a hook wrote (`behavior`,
-//! `updatedInput`, `message`, `updatedPermissions`, `interrupt`), gives what it says, with what of it is not obeyed. One
-//! reader for all who may answer in a person's place, so that the same words mean the same whoever says them.
+//! `updatedInput`, `message`, `updatedPermissions`, `interrupt`), gives what it means, and which parts of it are not
+//! obeyed. One reader for all that may answer in a person's place, so that the same words always mean the same.
 
 use camino::Utf8PathBuf;
 use serde_json::Value;
@@ -14,13 +14,13 @@ pub enum Ruling {
     Allow {
         /// With this input instead.
         input: Option<Value>,
-        /// Why, if it was said.
+        /// The reason, if one was given.
         message: Option<String>,
         /// What else changes with it.
         changes: Changes,
     },
     Deny {
-        /// What to tell the model, if it was said.
+        /// What to tell the model, if anything was given.
         message: Option<String>,
         /// Whether the turn ends too.
         interrupt: bool,
@@ -30,12 +30,12 @@ pub enum Ruling {
 /// What is to change with an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// What was understood, in the order it was said.
+    /// The updates that were understood, in their order.
     pub updates: Vec<PermissionUpdate>,
     /// Whether something was not understood that was to take rights away: who allows a call together with that does
     /// not mean it to run without.
     pub missed: bool,
-    /// What is not obeyed, or otherwise than it was said.
+    /// Parts that are not obeyed, or not as written.
     pub problems: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What files held before they were changed, and what came of putting them back.
+//! What files held before they were changed, and the result of putting them back.
 
 use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub enum FileBefore {
     },
 }
 
-/// What came of putting files back, or would come of it.
+/// The result of putting files back, or what it would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rewound {

@@ -1,7 +1,7 @@
-//! Questions that a model puts to a person, and plans that it wants agreed to. Takes the input of a call, gives what a
-//! front end shows; takes what was chosen, gives the input that the call goes on with. Both travel as every question
-//! does: an [`Answer::Allow`](crate::Answer::Allow) with the answered input says what was chosen, a denial says why
-//! nothing was.
+//! Questions of a model to a person, and plans that it wants approved. Takes the input of a call, gives what a front
+//! end shows; takes the choice, gives the input that the call continues with. Both travel like every question: an
+//! [`Answer::Allow`](crate::Answer::Allow) with the answered input holds the choice, a denial holds the reason why
+//! there is none.
 
 use std::collections::HashSet;
 
@@ -143,7 +143,7 @@ pub fn answered(input: &Value, chosen: &[Chosen]) -> Value {
     input
 }
 
-/// The input of a call that asks, without answers: those of a model are nobody's.
+/// The input of a call that asks, without answers: a model must not answer for a person.
 pub fn unanswered(input: &Value) -> Value {
     let mut input = input.clone();
     if let Value::Object(members) = &mut input {

@@ -57,7 +57,7 @@ pub enum Command {
         /// (`not_done`).
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         updates: Vec<PermissionUpdate>,
-        /// By whom, for the record.
+        /// Who asked for it, for the journal.
         by: String,
     },
     /// Answer what the session asked of its host.
@@ -65,7 +65,7 @@ pub enum Command {
         request: HostRequestId,
         answer: HostAnswer,
     },
-    /// Stop waiting for foreground tasks; they go on.
+    /// Stop waiting for foreground tasks; they continue in the background.
     Background {
         /// Which, by its own id or that of the call that began it; none is all that the root waits
         /// for.
@@ -77,11 +77,11 @@ pub enum Command {
     /// Hold an agent: what it has under way comes to its end, and nothing more is begun. Stays so after a restart.
     Pause {
         task: TaskId,
-        /// Whether all below it too, with whatever it still begins.
+        /// Whether to include all agents below it, and those that they still start.
         #[serde(default)]
         tree: bool,
     },
-    /// Let an agent go on that was held; where too many work, it waits for a place.
+    /// Resume a paused agent; it waits for a slot if too many work.
     Continue {
         task: TaskId,
         /// Whether all below it too.
@@ -94,15 +94,15 @@ pub enum Command {
         /// What is given replaces what held, what is not given stays. Tokens and money count all that it has used.
         limits: Limits,
     },
-    /// Run a command as the person at the session would in a shell of his own: at once, in the session's folder, with no
-    /// question and no time limit; an interrupt ends it. What it prints joins the conversation and begins no turn. The
-    /// reply names the call that tells its events.
+    /// Run a command as the person at the session would in a shell: at once, in the session's folder, without a
+    /// question or a time limit; an interrupt ends it. Its output joins the conversation and starts no turn. The reply
+    /// names the call that the events belong to.
     Shell {
         /// The command line; `line` on the wire, where `command` says which of these it is.
         #[serde(rename = "line")]
         command: String,
     },
-    /// Tell an agent something; one that has ended goes on with it.
+    /// Send an agent a message; one that has ended resumes with it.
     Tell {
         agent: AgentId,
         text: String,
@@ -184,7 +184,7 @@ pub enum Command {
     },
 }
 
-/// What came of a command.
+/// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply {

@@ -1,5 +1,5 @@
-//! What an MCP server asks a person for while one of its tools runs, and what came of it. Data only: who can be
-//! asked is the engine's to decide, and how it looks is the front end's.
+//! What an MCP server asks a person for while one of its tools runs, and the answer. Data only: the engine decides who
+//! can be asked, and the front end how it looks.
 
 use std::fmt;
 
@@ -46,7 +46,7 @@ pub enum ElicitationAction {
     /// Gave what was asked for.
     Accept,
     Decline,
-    /// Neither: nobody answered, or it is not wanted any more.
+    /// Neither: there was no answer, or the server withdrew its request.
     Cancel,
 }
 

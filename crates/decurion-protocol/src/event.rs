@@ -15,10 +15,10 @@ use crate::{
     TaskRecord, TaskState, ToolEffect, ToolOutput, Usage, Wanted, Worktree,
 };
 
-/// The level of records that this version understands. It stands on every record that
-/// [must be understood](Event::must_be_understood), as `must`; a reader that meets a higher one, or one that it cannot
-/// read, opens the session for reading only. A change to such a record that an older reader would take for something
-/// else raises it; new members that may be ignored, and new kinds that need no mark, do not.
+/// The level of records that this version understands. It stands on every record that [must be
+/// understood](Event::must_be_understood), as `must`. A reader that meets a higher level, or one that it cannot read,
+/// opens the session for reading only. A change that an older reader would misunderstand raises the level; new members
+/// and new kinds that a reader may ignore do not.
 pub const RECORD_LEVEL: u64 = 1;
 
 /// One event with its place in the session's order.
@@ -39,7 +39,7 @@ pub struct Envelope {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event {
-    /// The session's file was begun, or taken up again by another process.
+    /// The session's file was created, or another process resumed it.
     SessionOpened {
         /// The facts that hold for the session.
         info: Box<SessionInfo>,
@@ -76,7 +76,7 @@ pub enum Event {
         tool: String,
         input: Value,
         decision: Decision,
-        /// Whether a person would have been asked, and nobody could be.
+        /// Whether it needed a person's answer, and there was no person to ask.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unanswerable: bool,
     },
@@ -116,7 +116,7 @@ pub enum Event {
     Answered {
         question: QuestionId,
         answer: Answer,
-        /// By whom: `user`, `host`, `nobody`.
+        /// Who ended it: `user`, `host`, `nobody`.
         by: String,
     },
     /// A task was begun.
@@ -148,18 +148,18 @@ pub enum Event {
     ShellBegun { shell: Box<ShellLine> },
     /// It has ended. Its message joins the conversation by itself, once ([`Origin::Shell`]).
     ShellEnded {
-        /// The command and what came of it.
+        /// The command and its result.
         shell: Box<ShellLine>,
     },
     /// A message to an agent, to be delivered to it once.
     Mailed {
-        /// What, from whom, to whom.
+        /// The message, its sender and its receiver.
         mail: Box<Mail>,
     },
     /// The session's mode is now this.
     ModeChanged { mode: Mode },
-    /// What may be done was changed for the rest of the session, by an answer or by whoever leads it. On record before
-    /// the answer that it came with, and taken up again with the session.
+    /// An answer or the leading program changed what is allowed for the rest of the session. Recorded before the answer
+    /// that it came with, and restored when the session is resumed.
     RightsChanged {
         /// What changed, as it is held.
         updates: Vec<PermissionUpdate>,
@@ -167,8 +167,8 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         only: Option<AgentId>,
     },
-    /// The session's own conversation goes on in another folder: it entered a checkout of its own, or left it.
-    /// On record once that checkout is made, and before it is taken back.
+    /// The session's own conversation moved to another folder: it entered a worktree, or left it. Recorded after the
+    /// worktree is made, and before it is removed.
     Relocated {
         /// Where it works now.
         cwd: Utf8PathBuf,
@@ -189,8 +189,8 @@ pub enum Event {
         path: Utf8PathBuf,
         before: FileBefore,
     },
-    /// The root's conversation goes on from an earlier line: what it said and heard since is no part of it any more,
-    /// and whatever it began since is ended and not told of. The transcript keeps all lines.
+    /// The root's conversation continues from an earlier line: later messages are no longer part of it, and tasks that
+    /// were started later are ended without a notice. The transcript keeps all lines.
     Branched {
         /// The last line that stays.
         at: LineId,
@@ -247,7 +247,7 @@ pub enum Event {
     /// An agent is ready for its first request: the steps taken, in order. Kept only where one has something to
     /// say that no other event says.
     Prepared { steps: Vec<Step<StartStep>> },
-    /// An agent has let go of all it carried: the steps taken, in order. Kept only where one has something to say.
+    /// An agent has released its resources: the steps, in order. Recorded only if a step has a note.
     Released { steps: Vec<Step<ReleaseStep>> },
 
     /// Part of a reply that is still coming (transient; provisional until its `Message`).
@@ -258,12 +258,11 @@ pub enum Event {
     TaskProgressed { task: TaskId, progress: Box<TaskProgress> },
     /// Why nothing moves right now, or that it moves again (transient).
     Waiting {
-        /// For what; none means it goes on.
+        /// The reason; none means that the wait is over.
         reason: Option<WaitReason>,
     },
-    /// Whether anyone works, and how many prompts wait, now that this changed (transient). Quiet is a session in
-    /// which no agent works, waits for a place or is still to be told something; a background command alone
-    /// keeps nobody from being quiet.
+    /// Whether anyone works, and how many prompts wait, now that this changed (transient). A session is quiet if no
+    /// agent works, waits for a slot or has an undelivered message; a background command alone does not count as work.
     Quiet {
         /// Whether the whole tree is quiet.
         quiet: bool,
@@ -280,26 +279,26 @@ pub enum Event {
     },
     /// A hook begins (transient).
     HookStarted { hook: HookRun },
-    /// A hook is over (transient; what came of it is on record where it had an effect).
+    /// A hook has ended (transient; its effect, if any, is recorded).
     HookEnded {
         hook: HookRun,
         /// What it printed, shortened.
         stdout: String,
         /// What it printed as errors, shortened.
         stderr: String,
-        /// Its exit code, if it had one of its own.
+        /// Its exit code, if it has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,
         ending: HookEnding,
     },
-    /// The program that leads the session is asked for something (transient).
+    /// The session asks its leading program for something (transient).
     HostAsked { request: Box<HostRequest> },
-    /// Nobody waits any more for something that was asked of it (transient).
+    /// The session no longer waits for an answer of its leading program (transient).
     HostReleased { request: HostRequestId },
     /// The answer to a command (transient).
     Replied {
         request: RequestId,
-        /// What came of it.
+        /// The answer.
         reply: Reply,
     },
     /// A kind of event that this version does not know, kept and passed through.
@@ -308,8 +307,8 @@ pub enum Event {
 }
 
 impl Event {
-    /// What is kept of it, where that is not all: the query of an address that a server wants visited is for the
-    /// person who is asked now, and may let in whoever has it.
+    /// The part that is recorded, if not all of it: the query of an address that a server wants visited is for the
+    /// person who is asked now, since it may grant access to anyone who has it.
     pub fn on_record(&self) -> Option<Self> {
         let Self::Asked { question } = self else { return None };
         let Wanted::Url { url, .. } = &question.elicitation.as_ref()?.wanted else { return None };
@@ -321,7 +320,7 @@ impl Event {
         Some(Self::Asked { question: kept })
     }
 
-    /// The end of a hook that nobody waits for any more.
+    /// The end of a hook whose result is no longer needed.
     pub fn hook_cancelled(hook: HookRun) -> Self {
         let (stdout, stderr) = (String::new(), String::new());
         Self::HookEnded { hook, stdout, stderr, exit_code: None, ending: HookEnding::Cancelled }
@@ -358,8 +357,8 @@ impl Event {
                 | Self::RunEnded { .. }
                 | Self::TaskOpened { .. }
                 | Self::TaskChanged { .. }
-                // Prompts that wait and that were withdrawn: one would be done again, or not be done until a later version
-                // finds it behind all that was said since.
+                // Prompts that wait and that were withdrawn: an older version would repeat one, or a later version
+                // would find one behind all messages since.
                 | Self::Queued { .. }
                 | Self::Unqueued { .. }
                 // What was dropped from the conversation would be back in it, with the tasks that were ended for that.
@@ -441,7 +440,7 @@ pub struct MessageMeta {
     /// What it tells its reader, once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub delivers: Vec<Delivery>,
-    /// How long the model took, and what was waited for; none where nobody measured it.
+    /// How long the model took, and what was waited for; none if this was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timing: Option<Timing>,
     /// Which kind of failure it tells of, where the runtime speaks: `rate_limit`, `authentication_failed` …
@@ -507,11 +506,11 @@ pub enum HookEnding {
     Success,
     /// It failed, or said no by its exit code.
     Error,
-    /// Nobody waits for it any more: what it was for was interrupted, or is over.
+    /// Its result is no longer needed: the work that it was for was interrupted, or is over.
     Cancelled,
 }
 
-/// How many waits of one reply are told apart.
+/// How many waits of one reply are listed.
 const MOST_WAITS: usize = 12;
 
 /// How long a reply took, from the moment it was asked for.
@@ -562,9 +561,9 @@ impl From<Wait> for (WaitKind, u64, u64) {
 }
 
 impl Timing {
-    /// Adds a wait that began and ended this many milliseconds after the reply was asked for. One that goes on
-    /// from the last for the same reason is part of it, and those after the first few become one, so that no
-    /// reply has a long list.
+    /// Adds a wait that began and ended this many milliseconds after the request was sent. A wait that continues the
+    /// last one for the same reason is merged with it, and those after the first few become one, so that the list stays
+    /// short.
     pub fn waited(&mut self, kind: WaitKind, from: u64, to: u64) {
         let is_full = self.waits.len() >= MOST_WAITS;
         match self.waits.last_mut() {
@@ -691,7 +690,7 @@ pub enum Origin {
     Model,
     /// The runtime tells the model something; the word says what (`context`, `notification`, `hook` …).
     Note(String),
-    /// A person ran a command himself, and this is what came of it; `ShellEnded` has its parts.
+    /// A person ran a command, and this is its result; `ShellEnded` has its parts.
     Shell,
     /// The runtime speaks in the model's place about a failure; not sent to the model.
     Synthetic,
@@ -735,7 +734,7 @@ pub enum Delta {
         stop_reason: Option<String>,
         usage: Usage,
     },
-    /// What was shown of this reply is void; it is asked for again.
+    /// The parts of this reply that were shown are void; the request is sent again.
     Discarded { reason: String },
 }
 

@@ -17,7 +17,7 @@ pub struct HookDeclaration {
     pub matcher: Option<String>,
     /// A line for the shell; with `args`, a program.
     pub command: String,
-    /// The host's name for a function of its own, which runs in place of the command.
+    /// The host's name for its own function, which runs in place of the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
     /// The program's arguments, passed as they are; none hands the command to the shell.
@@ -67,8 +67,7 @@ impl HookDeclaration {
     }
 }
 
-/// What the failure of a hook means: that it crashed, hung or could not be started, so that nobody knows
-/// what it would have said.
+/// What the failure of a hook means: it crashed, hung or could not be started, so its answer is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
@@ -84,7 +83,7 @@ pub enum OnFailure {
 /// The moments at which hooks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HookEvent {
-    /// A session begins or goes on; the subject is how (`startup`, `resume` …).
+    /// A session starts or resumes; the subject says how (`startup`, `resume` …).
     SessionStart,
     /// A session ends; the subject is why.
     SessionEnd,
@@ -108,7 +107,7 @@ pub enum HookEvent {
     SubagentStart,
     /// A sub-agent is about to end; the subject is its type.
     SubagentStop,
-    /// A conversation is about to be shortened; the subject is by whom (`manual`, `auto`).
+    /// A conversation is about to be shortened; the subject says who wanted it (`manual`, `auto`).
     PreCompact,
     /// A conversation was shortened.
     PostCompact,
@@ -175,7 +174,7 @@ impl HookEvent {
         matches!(self, Self::PreToolUse | Self::PermissionRequest)
     }
 
-    /// Whether a hook's "no" has an effect: something does not happen, or the model is told.
+    /// Whether a hook's "no" has an effect: it prevents something, or the model receives it.
     pub fn can_block(self) -> bool {
         match self {
             Self::UserPromptSubmit

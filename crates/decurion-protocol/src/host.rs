@@ -1,6 +1,6 @@
-//! What a session asks of the program that leads it: to run a hook that is a function of its own, and to carry a
-//! message to an MCP server that lives in it. Asked by an event, answered by a command, forgotten by the journal:
-//! whatever came of it is on record where it had an effect.
+//! What a session asks of its leading program: to run a hook that is a function of the program, and to carry a message
+//! to an MCP server that lives in it. Asked by an event, answered by a command, and not recorded: effects are recorded
+//! where they happen.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -49,6 +49,6 @@ pub enum HostAnswer {
         /// Why, in its words.
         error: String,
     },
-    /// Nobody leads the session any more, or ever did.
+    /// The session has no leading program, or no longer has one.
     Gone,
 }

@@ -1,5 +1,5 @@
-//! Typed ids. Takes text from outside and gives back an id that is safe to print and, after its check,
-//! safe to use in a file name; ids made here are time-ordered or random UUIDs minted by the engine.
+//! Typed ids. Takes text from outside and gives an id that is safe to print and, after its check, safe to use in a file
+//! name. Ids made here are time-ordered or random UUIDs minted by the engine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -138,7 +138,7 @@ impl fmt::Display for CallId {
     }
 }
 
-/// Ties a [`crate::Command`] to its reply; chosen by whoever sends the command.
+/// Ties a [`crate::Command`] to its reply; the sender of the command chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RequestId(pub u64);

@@ -1,5 +1,5 @@
-//! How a session stands, for whoever asks. A command names what is wanted, its reply holds one of these; nothing
-//! here is on record.
+//! The state of a session. A command names the part that is wanted, its reply holds one of these; nothing here is
+//! recorded.
 
 use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
@@ -78,12 +78,12 @@ pub enum ContextKind {
     Tool,
     /// The schema of a server's tool.
     McpTool,
-    /// What is said of an agent that is not built in.
+    /// The description of an agent that is not built in.
     Agent,
-    /// What is said of skills.
+    /// The list of skills.
     Skills,
     Memory,
-    /// Everything that was said.
+    /// All messages.
     Messages,
 }
 

@@ -1,5 +1,5 @@
-//! What a call would touch. Made by a tool from its input alone, read by permission rules, by the choice
-//! of which calls may overlap, by the sandbox and by the screen, so that they cannot disagree.
+//! What a call would touch. A tool makes it from its input alone. Permission rules, the choice of calls that may
+//! overlap, the sandbox and the screen all read it, so they cannot disagree.
 
 use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,8 @@ pub struct Intent {
     /// The agent type it would start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// Why a person must be asked whatever rule allows it: what would be called is not what was approved.
+    /// Why a person must be asked even if a rule allows it: the command that would run is not the one that was
+    /// approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
     /// Why it is harmless by itself, for a skill that only gives words.
@@ -64,7 +65,7 @@ pub enum Access {
 pub struct ShellIntent {
     /// Every simple command in it, also those inside substitutions and behind runners such as `xargs`.
     pub commands: Vec<ShellCommand>,
-    /// Why the text was not wholly understood; then it is asked about, whatever the parts are.
+    /// Why the text was not fully understood; then a person is asked even if all parts are allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
     /// What in it is more than literal commands one after the other (a loop, an assignment, arithmetic). Such a text
@@ -120,8 +121,8 @@ pub struct ShellCommand {
     /// Where the mentions lead by links, as far as someone has looked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leads: Vec<Utf8PathBuf>,
-    /// Paths among its words that it may open, whatever it does with them: what a rule for its first words does not
-    /// allow outside of the working directories.
+    /// Paths among its arguments that it may open, for whatever purpose: a rule for its first words does not allow them
+    /// outside of the working directories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given: Vec<GivenPath>,
     /// Those of its paths that go up (`a/../b`) as they are written: behind a link that is another place than
@@ -164,7 +165,7 @@ pub struct ShownFiles {
     /// Words that are paths like those above if something is there, and revisions otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub perhaps: Vec<Utf8PathBuf>,
-    /// Whether it may be every file of the repository, whatever paths are named.
+    /// Whether it may be every file of the repository, in addition to the named paths.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
     /// Whether it is only files that git has in its index, where no earlier revision is named.

@@ -20,7 +20,7 @@ pub type BoxStream<'a, T> = Pin<Box<dyn Stream<Item = T> + Send + 'a>>;
 /// A boxed future, open about being boxed.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Another stream of a session's events, from the moment it is asked for.
+/// Subscribes to a session's events: another stream, from now on.
 pub type Subscribe = Arc<dyn Fn() -> BoxStream<'static, Arc<Envelope>> + Send + Sync>;
 
 /// All that a front end, or a parent on another machine, ever holds of a session.
@@ -56,8 +56,8 @@ pub struct SessionRequest {
     pub cwd: Utf8PathBuf,
     /// Further directories it may use.
     pub directories: Vec<Utf8PathBuf>,
-    /// The name of the checkout of its own that a new session works in; empty is any. None is no such checkout,
-    /// but for one on record.
+    /// The name of the worktree that a new session works in; empty means any name. None means no worktree, except a
+    /// recorded one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<String>,
     pub definition: AgentDefinition,
@@ -125,7 +125,7 @@ pub enum Start {
         /// The id to use.
         id: Option<SessionId>,
     },
-    /// This one, going on in its file.
+    /// This one, continued in its file.
     Resume {
         id: SessionId,
         /// From where, if not from its end.
@@ -143,7 +143,7 @@ pub enum Start {
     },
 }
 
-/// The line of a conversation from which it goes on; what came after is no part of it any more.
+/// The line of a conversation from which it continues; later lines are no longer part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumeAt {
     /// The last line that stays: any of the root's own conversation.
@@ -166,7 +166,7 @@ pub enum PlaceError {
     #[error("session {session} is already open in {holder}")]
     Held {
         session: SessionId,
-        /// By whom: pid, host, since when.
+        /// The holder: pid, host, since when.
         holder: String,
     },
     /// The model's name means nothing here.

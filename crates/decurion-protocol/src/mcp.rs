@@ -1,5 +1,5 @@
-//! MCP servers as data: which there are (decided by the settings), what each offered when it was approved,
-//! and how it is doing. Whoever talks to them is in the tools; nothing here does.
+//! MCP servers as data: which exist (decided by the settings), what each offered when it was approved, and their
+//! status. The code that talks to them is in the tools; nothing here does.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ pub struct McpServer {
     pub short: String,
     /// How to reach it.
     pub transport: McpTransport,
-    /// Whether every agent gets a process of its own.
+    /// Whether every agent gets its own process.
     pub private: bool,
     /// How long it may take to start and say what it offers.
     pub start_timeout: Duration,
@@ -166,7 +166,7 @@ impl Manifest {
 #[serde(default)]
 pub struct OfferedTool {
     pub name: String,
-    /// What it says it is for.
+    /// Its own description.
     pub description: String,
     /// The JSON Schema of its input.
     pub input_schema: Value,
@@ -180,7 +180,7 @@ pub struct OfferedTool {
 #[serde(default)]
 pub struct OfferedPrompt {
     pub name: String,
-    /// What it says it is for.
+    /// Its own description.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// The names of its arguments, in order.
@@ -217,7 +217,7 @@ pub struct McpStatus {
     pub commands: Vec<String>,
 }
 
-/// All that can be told of a server of a session.
+/// All known facts about a server of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct McpDetail {
     /// How it is doing.
@@ -243,7 +243,7 @@ pub enum McpHealth {
     Pending,
     /// It is given up.
     Failed,
-    /// It wants somebody to log in.
+    /// A person must log in.
     NeedsAuth,
     /// It is switched off, or waits for trust or approval.
     Disabled,

@@ -1,5 +1,5 @@
-//! Messages of a conversation, provider-neutral. Takes and gives the JSON shape that transcripts use;
-//! a block of a kind we do not know is kept as it came, and sent back unchanged where the model said it.
+//! Messages of a conversation, provider-neutral. Takes and gives the JSON shape that transcripts use. A block of an
+//! unknown kind is kept unchanged, and sent back unchanged if it came from the model.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     pub role: Role,
-    /// What is said, in order. Also read from the short form, a bare string.
+    /// The content, in order. Also read from the short form, a bare string.
     #[serde(rename = "content", deserialize_with = "blocks_or_text")]
     pub blocks: Vec<Block>,
 }
@@ -143,7 +143,7 @@ impl From<String> for ToolContent {
     }
 }
 
-/// The wire form of the kinds we know. `Opaque` is whatever does not fit one of them.
+/// The wire form of the kinds we know. `Opaque` holds every other kind.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Known {

@@ -15,7 +15,7 @@ pub enum Outcome {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<String>,
     },
-    /// It could not go on.
+    /// It could not continue.
     Failed {
         /// Why, in words for a person.
         error: String,
@@ -35,7 +35,7 @@ pub enum Outcome {
         /// What was there when it ended.
         partial: String,
     },
-    /// Its last turn was stopped by a refusal that nobody could answer.
+    /// Its last turn was stopped by a refusal, and there was no person to ask.
     Denied {
         /// What was refused and why.
         reason: String,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{Delivery, Todo, ToolContent};
 
-/// What is said of a call that was begun and whose end was not seen.
+/// The result of a call that started and whose end was not seen.
 pub const CUT_OFF: &str = "Interrupted before it finished; it may have partly run.";
 
 /// The result of one call. A failed tool is still an output: the model reads it and tries something else.
@@ -49,7 +49,7 @@ pub enum ToolEffect {
     },
     /// The shell's working directory is now this.
     Moved { cwd: Utf8PathBuf },
-    /// The result tells something that need not be told again.
+    /// The result contains a notice, which is therefore not delivered again.
     Delivered { delivery: Delivery },
     /// The run follows a skill until its next prompt, by rules of that skill; the skill's hooks stay for as
     /// long as the agent lives.

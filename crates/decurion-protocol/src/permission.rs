@@ -24,7 +24,7 @@ pub enum Mode {
     Plan,
     /// Everything but deny rules goes ahead; logged.
     BypassPermissions,
-    /// Nobody is asked: what no rule decides goes ahead and is fully logged.
+    /// Ask no questions: calls that no rule decides are allowed and fully logged.
     DontAsk,
     /// As `default`, and the question is shown at the root, naming the asker.
     Bubble,
@@ -169,7 +169,7 @@ impl fmt::Display for Rule {
 pub struct RuleSet {
     /// Goes ahead without a question.
     pub allow: Vec<Rule>,
-    /// A question, whatever allows it.
+    /// Ask, even if another rule allows it.
     pub ask: Vec<Rule>,
     pub deny: Vec<Rule>,
 }
@@ -185,9 +185,8 @@ impl RuleSet {
     }
 }
 
-/// A change of what may be done, for the rest of the session. It concerns the rules of one source only, so that
-/// nobody takes away what somebody else has set. Where that source is a settings file, a change by a person or a host is
-/// written there too.
+/// A change of permissions for the rest of the session. It concerns the rules of one source only, so that no source can
+/// remove the rules of another. If that source is a settings file, a change by a person or a host is written there too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum PermissionUpdate {
@@ -300,7 +299,7 @@ pub enum Profile {
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Allow,
-    /// A person is asked; where nobody can be, it is refused.
+    /// Ask a person; if there is none, refuse.
     Ask,
     Deny,
 }
@@ -376,7 +375,7 @@ pub enum AskedBy {
     Other,
 }
 
-/// What a person, a program or nobody answered.
+/// The answer of a person, a program, or no one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "behavior", rename_all = "snake_case")]
 pub enum Answer {
@@ -390,7 +389,7 @@ pub enum Answer {
         /// hold in later sessions.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         rules: Vec<Rule>,
-        /// Whether they are for the whole session whoever asked.
+        /// Whether they hold for the whole session, for every agent.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         everywhere: bool,
     },

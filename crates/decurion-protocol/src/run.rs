@@ -42,18 +42,17 @@ pub struct RunSpec {
     /// Further directories it may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub directories: Vec<Utf8PathBuf>,
-    /// The worktree it works in, if it has one of its own.
+    /// The worktree it works in, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<Box<Worktree>>,
     pub limits: Limits,
     /// How the session's MCP servers were doing when it began; the root's only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<McpStatus>,
-    /// Rules of its own, beside those of the session.
+    /// Its own rules, besides those of the session.
     #[serde(default, skip_serializing_if = "OwnRules::is_empty")]
     pub own_rules: OwnRules,
-    /// The session's own model, where a command has another for its turn: what goes on from here goes on with
-    /// this one.
+    /// The session's own model, if a command uses another one for its turn: agents that outlive the turn use this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_model: Option<String>,
 }
@@ -86,7 +85,7 @@ impl OwnRules {
     }
 }
 
-/// A checkout of its own that a run works in. What is outside of it, the run may not change.
+/// A worktree that a run works in. The run may not change anything outside of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worktree {
     /// The top of the checkout.
@@ -110,7 +109,7 @@ impl Worktree {
         std::iter::once(&self.origin).chain(&self.above)
     }
 
-    /// What a path in this checkout is in the one that is nobody's own, the outermost; others stay as they are.
+    /// The path of the main checkout that corresponds to a path in this worktree; other paths stay as they are.
     pub fn home(&self, path: &Utf8Path) -> Utf8PathBuf {
         let top = self.above.last().unwrap_or(&self.origin);
         path.strip_prefix(&self.path).map_or_else(|_| path.to_owned(), |below| top.join(below))

@@ -1,5 +1,5 @@
-//! A command that a person ran in a session, by himself rather than through a model. Takes what was typed and what came of
-//! it, gives the text that joins the conversation.
+//! A command that a person, not a model, ran in a session. Takes the command and its result, gives the text that joins
+//! the conversation.
 
 use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
@@ -12,21 +12,21 @@ pub struct ShellLine {
     pub call: CallId,
     pub command: String,
     pub cwd: Utf8PathBuf,
-    /// What came of it; none while it runs.
+    /// The result; none while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<ShellEnding>,
 }
 
-/// What came of it.
+/// The result of such a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ShellEnding {
     /// What it printed, cut in the middle where it is long.
     pub output: String,
-    /// Its exit code; none where it has none, or nobody knows.
+    /// Its exit code; none if it has none or if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// What there is to say of its end beside that: that it was interrupted, not started, or that nobody saw its end.
+    /// What else to say about its end: it was interrupted, not started, or its end was not seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
     /// Where all of a long output is.
@@ -37,7 +37,7 @@ pub struct ShellEnding {
 }
 
 impl ShellLine {
-    /// The message for the model: what was typed and what came of it. Nothing that a command prints closes an element.
+    /// The message for the model: the command and its result. Output of a command cannot close an element.
     pub fn message(&self) -> String {
         let unknown = ShellEnding::default();
         let ending = self.ending.as_ref().unwrap_or(&unknown);
@@ -52,7 +52,7 @@ impl ShellLine {
     }
 }
 
-/// A text that opens and closes none of the elements it stands in.
+/// A text that neither opens nor closes any of the elements around it.
 fn inside(text: &str) -> String {
     text.replace("<bash-", "&lt;bash-").replace("</bash-", "&lt;/bash-")
 }

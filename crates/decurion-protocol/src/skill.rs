@@ -14,9 +14,9 @@ pub struct Skill {
     pub name: String,
     /// Which of the two it is.
     pub kind: SkillKind,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
-    /// When to use it, where that is said apart.
+    /// When to use it, if given separately.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when_to_use: Option<String>,
     /// What to write behind its name, for people.
@@ -37,16 +37,16 @@ pub struct Skill {
     /// How hard that model should think, in its provider's words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<String>,
-    /// Whether an agent of its own follows it, rather than whoever calls it.
+    /// Whether a new agent follows it, rather than its caller.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fork: bool,
     /// The definition of that agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// Hooks for whoever follows it, in the shape of a definition's; none where they may not run.
+    /// Hooks for the agent that follows it, in the shape of a definition's; none if they may not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hooks: Option<serde_json::Value>,
-    /// Patterns of files: a model is told of it once it has read or changed one of these; empty is always.
+    /// Patterns of files: it is offered to a model once the model has read or changed one of these; empty means always.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
     /// Who may call it.
@@ -82,7 +82,7 @@ pub enum Invocable {
     User,
     /// Models alone, by the Skill tool.
     Model,
-    /// Nobody; it can only be part of a definition.
+    /// No one; it can only be part of a definition.
     Nobody,
 }
 

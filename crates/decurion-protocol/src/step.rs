@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step<T> {
     pub step: T,
-    /// What came of it, where that is worth saying: a path, a count, a failure that did not stop the others.
+    /// The result, if it is worth saying: a path, a count, a failure that did not stop the other steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -23,7 +23,7 @@ pub enum StartStep {
     Id,
     /// Its tools were chosen.
     Tools,
-    /// It has a checkout of its own.
+    /// It has its own worktree.
     Worktree,
     /// Its task is on record.
     Task,
@@ -47,7 +47,7 @@ pub enum StartStep {
     Request,
 }
 
-/// The steps after an agent's last word, in the order they are taken, whatever happened before.
+/// The steps after an agent's last message, in their order; all are taken, however the agent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReleaseStep {
@@ -55,9 +55,9 @@ pub enum ReleaseStep {
     Servers,
     /// Its own hooks are no longer active.
     Hooks,
-    /// What it shared of its parent's prompt cache is let go.
+    /// Its share of its parent's prompt cache is released.
     Cache,
-    /// What it knew of files is let go.
+    /// Its record of read files is released.
     Files,
     /// Nothing more is traced in its name.
     Trace,
@@ -79,7 +79,7 @@ impl<T> Step<T> {
         Self { step, note: None }
     }
 
-    /// A step and what came of it.
+    /// A step and its result.
     pub fn noted(step: T, note: impl Into<String>) -> Self {
         Self { step, note: Some(note.into()) }
     }

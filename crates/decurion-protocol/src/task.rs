@@ -38,7 +38,7 @@ pub struct TaskRecord {
     pub description: String,
     /// The prompt or the command.
     pub prompt: String,
-    /// Whose it is, and who is told of its end; none is the root.
+    /// Its parent, which is notified of its end; none is the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<AgentId>,
     /// Who began it first, where that is someone else: its rights are those it had there.
@@ -89,17 +89,17 @@ pub enum Delivery {
     Ending(EndingId),
     /// A message from another agent or a person, by the number of its record.
     Mail(u64),
-    /// What a person ran himself, and what came of it.
+    /// A command that a person ran, and its result.
     Shell(CallId),
 }
 
 /// A message to an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mail {
-    /// From whom; none is the root.
+    /// The sender; none is the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<AgentId>,
-    /// To whom; none is the root.
+    /// The receiver; none is the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<AgentId>,
     pub text: String,
@@ -169,7 +169,7 @@ pub enum TaskState {
 #[serde(rename_all = "snake_case")]
 pub enum Attention {
     Foreground,
-    /// Nobody waits; its ending is told.
+    /// No one waits; its end is delivered as a notice.
     Background,
 }
 
@@ -186,7 +186,7 @@ pub enum TaskStep {
         /// Whether someone waits for it.
         attention: Attention,
     },
-    /// Nobody waits for it any more.
+    /// No one waits for it any longer.
     Background,
     /// It waits for something that comes by itself.
     Wait {
@@ -217,7 +217,7 @@ impl TaskState {
     pub fn step(self, step: TaskStep) -> Result<Self, IllegalStep> {
         use Attention::Background;
         match (self, step) {
-            // One that was held and goes on may have to wait for a place again.
+            // A resumed agent may have to wait for a slot again.
             (Self::Pending, TaskStep::Queue { attention })
             | (Self::Paused { attention, .. }, TaskStep::Queue { .. }) => Ok(Self::Queued { attention }),
             (Self::Pending, TaskStep::Start { attention })
@@ -247,7 +247,7 @@ impl TaskState {
         matches!(self, Self::Ended(_))
     }
 
-    /// Whether it is not to do anything more until it is let go on: held, or without a place.
+    /// Whether it must not do anything until it is resumed or gets a slot.
     pub fn is_held(&self) -> bool {
         matches!(self, Self::Paused { .. } | Self::Queued { .. })
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Todo {
-    /// What is to be done: "Run the tests".
+    /// The item: "Run the tests".
     pub content: String,
     /// The same while it is being done: "Running the tests".
     pub active_form: String,

@@ -1,7 +1,7 @@
-//! A session as somebody sees it. Takes every event in order; gives the tree of agents and tasks, what each does or
-//! waits for now, what is asked of a person, and what all of it has cost.
+//! A session as a person sees it. Takes every event in order; gives the tree of agents and tasks, what each does or
+//! waits for now, the open questions, and the total cost.
 //!
-//! A fold and nothing else: the same events give the same view, live or from the record. What is over costs a few
+//! A fold and nothing else: the same events give the same view, live or from the journal. Finished tasks cost a few
 //! words; no text of a conversation is kept here.
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub struct SessionView {
     pub mode: Mode,
     /// What is asked of a person, the oldest first.
     pub questions: Vec<Question>,
-    /// Whether somebody works, by the session's own word; before its first nobody does.
+    /// Whether anyone works, as the session reports it; false before its first report.
     pub at_work: bool,
     /// How many prompts wait for their turn.
     pub queued: u32,
@@ -49,7 +49,7 @@ pub struct TaskView {
     pub twin: Option<u32>,
 }
 
-/// What somebody at work does and has used.
+/// What an agent does and has used.
 #[derive(Clone, Debug, Default)]
 pub struct Worker {
     /// When it began to work.
@@ -57,7 +57,7 @@ pub struct Worker {
     pub ended: Option<Timestamp>,
     /// The model it has.
     pub model: Option<String>,
-    /// The branch of the checkout of its own.
+    /// The branch of its worktree.
     pub worktree: Option<String>,
     pub tools: u32,
     /// Tokens of its conversation.
@@ -98,7 +98,7 @@ pub enum Writing {
     Call,
 }
 
-/// Where somebody stands, in one word: what a person looks for first.
+/// The status of an agent in one word: what a person looks for first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
     /// Has a question that only a person can answer.
@@ -106,20 +106,20 @@ pub enum Standing {
     Works,
     /// Waits for something that comes by itself.
     Waits,
-    /// Is held by somebody.
+    /// Paused by a person.
     Held,
     /// Has nothing to do, and can be woken.
     Rests,
     /// Is over, and well.
     Done,
-    /// Was ended by somebody before it was done.
+    /// Stopped before it was done.
     Stopped,
     /// Is over, and not well.
     Failed,
 }
 
 impl Standing {
-    /// Of somebody whose work ended like this.
+    /// The status after this outcome.
     pub fn after(outcome: &Outcome) -> Self {
         match outcome {
             Outcome::Completed { .. } => Self::Done,
@@ -190,7 +190,7 @@ impl SessionView {
         }
     }
 
-    /// An agent begins a run. Of one that is waited for, its runs are all that is told.
+    /// An agent starts a run. If its parent waits for it, only its runs are reported.
     fn began(&mut self, agent: Option<&AgentId>) {
         let view = agent.and_then(|agent| self.place(&TaskId::from(agent.clone())));
         if let Some(view) = view.filter(|view| view.state.attention().is_none()) {
@@ -206,7 +206,8 @@ impl SessionView {
         }
     }
 
-    /// Nobody works on what was taken so far: it is the record of a process that is gone. What goes on is told anew.
+    /// No agent works on the events so far: they are the record of a process that is gone. Work that continues is
+    /// reported anew.
     pub fn settle(&mut self) {
         self.questions.clear();
         (self.at_work, self.queued) = (false, 0);
@@ -235,7 +236,7 @@ impl SessionView {
         self.places.get(task).map(|at| &mut self.tasks[*at])
     }
 
-    /// A question that is told again is the same question.
+    /// A question that is reported again is the same question.
     fn ask(&mut self, question: &Question) {
         if !self.questions.iter().any(|open| open.id == question.id) {
             self.questions.push(question.clone());
@@ -245,7 +246,7 @@ impl SessionView {
         }
     }
 
-    /// Forgets questions that nobody needs to answer any more.
+    /// Forgets questions that no longer need an answer.
     fn let_go(&mut self, mut is_moot: impl FnMut(&Question) -> bool) {
         if self.questions.is_empty() {
             return;
@@ -260,12 +261,12 @@ impl SessionView {
         }
     }
 
-    /// What is opened runs, unless the same write says that it waits for a place: its start is no event of its own.
+    /// An opened task runs, unless the same write says that it waits for a slot: its start is not an event.
     fn open(&mut self, record: &TaskRecord, at: Timestamp) {
         let began = Worker { began: Some(at), ..Worker::default() };
         let state = TaskState::Running { attention: record.attention };
         if let Some(view) = self.place(&record.task) {
-            // It goes on, perhaps for another parent.
+            // It continues, perhaps with another parent.
             (view.record, view.state) = (record.clone(), state);
             (view.worker.began, view.worker.ended) = (Some(at), None);
             return;
@@ -337,7 +338,7 @@ impl SessionView {
         self.tasks.iter().fold(self.root.cost, |sum, task| sum.plus(task.worker.cost))
     }
 
-    /// Whether the root waits for a task that could go on without.
+    /// Whether the root waits for a task that could continue in the background.
     pub fn has_foreground(&self) -> bool {
         let is_waited_for = |task: &TaskView| task.state.attention() == Some(Attention::Foreground);
         self.tasks.iter().any(|task| task.record.parent.is_none() && is_waited_for(task))
@@ -348,18 +349,18 @@ impl SessionView {
         self.tasks.iter().any(|task| task.state.attention().is_some())
     }
 
-    /// Whether somebody works or asks, as far as that can be told from what is on record.
+    /// Whether any agent works or asks, as far as the journal shows.
     pub fn is_working(&self) -> bool {
         self.root.is_running() || self.has_work() || !self.questions.is_empty()
     }
 
-    /// Whether nobody works, nothing waits for its turn and nobody waits for a person.
+    /// Whether no agent works, no prompt waits and no question is open.
     pub fn is_over(&self) -> bool {
         // A run that is over is not enough, nor is one that has not begun: the next may be about to.
         !self.at_work && !self.has_work() && self.questions.is_empty() && self.queued == 0
     }
 
-    /// The tasks that go on by themselves.
+    /// The tasks that run in the background.
     pub fn background(&self) -> impl Iterator<Item = &TaskView> {
         self.tasks.iter().filter(|task| task.state.attention() == Some(Attention::Background))
     }
@@ -407,7 +408,7 @@ impl SessionView {
         push(&mut open, 0, None);
         let mut rest = 0..self.tasks.len();
         loop {
-            // Whoever is its own ancestor, by what a record says, hangs from nobody, and is shown all the same.
+            // A damaged record can make a task its own ancestor; it is shown without a parent.
             let next = open.pop().or_else(|| rest.find(|at| !shown[*at]).map(|at| (0, at)));
             let Some((depth, at)) = next else { break };
             if std::mem::replace(&mut shown[at], true) {

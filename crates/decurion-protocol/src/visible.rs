@@ -1,13 +1,13 @@
-//! Text that is safe to show. Takes whatever a model, a tool, a file or a repository says, gives text in which nothing
-//! commands a terminal. Every front end that writes to a terminal uses this one.
+//! Text that is safe to show. Takes text from a model, a tool, a file or a repository, gives text without terminal
+//! control sequences. Every front end that writes to a terminal uses it.
 
 use std::borrow::Cow;
 
 /// How many columns a tab stands for.
 const TAB: &str = "    ";
 
-/// The same text with every character that is not shown as itself made visible: for what somebody decides about, who
-/// must see all that is there. Line ends stay.
+/// The same text with every invisible character made visible: for texts that a person decides about, who must see all
+/// of it. Line ends stay.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|letter| letter != '\n' && (is_hidden(letter) || is_joiner(letter))) {
         return Cow::Borrowed(text);
@@ -30,8 +30,8 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Whether a character does something else than being seen: controls of both sets, those that turn the direction of
-/// what follows, those that stand between others without a width of their own, and those that fill a place with nothing.
+/// Whether a character is not shown as itself: control characters of both sets, those that change the direction of what
+/// follows, those without a width, and blank fillers.
 pub fn is_hidden(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,
