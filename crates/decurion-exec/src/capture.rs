@@ -25,7 +25,7 @@ pub struct CaptureBounds {
 impl CaptureBounds {
     pub const NOTHING: Self = Self { head: 0, tail: 0, file: 0 };
 
-    /// Enough to show `head` and `tail` characters, whatever their width.
+    /// Enough to show `head` and `tail` characters of any width.
     pub const fn for_chars(head: usize, tail: usize) -> Self {
         Self { head: head * 4, tail: tail * 4, file: 64 << 20 }
     }

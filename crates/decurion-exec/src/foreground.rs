@@ -1,5 +1,5 @@
-//! What stands in front at a terminal: this program, or a person's own that has it for a while, such as an editor. Takes
-//! the program to run, and from elsewhere the wish that it end; gives how it ended, with the terminal in our hands again.
+//! The program in the terminal's foreground: this one, or for a while another one, such as an editor. Takes the program
+//! to run, and from other tasks the wish that it end; gives how it ended, with the terminal back in our control.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,7 +17,7 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use crate::guard::parent_of;
 use crate::{limits, orphans, sys};
 
-/// How often is looked whether we go on.
+/// How often to check whether we were continued.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// A person's program in front, while there is one. One thread runs it, another may end it.
@@ -32,7 +32,7 @@ struct State {
     is_over: bool,
 }
 
-/// How a program is told to end.
+/// How to ask a program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// It is asked to.
@@ -44,8 +44,8 @@ pub enum End {
 }
 
 impl Front {
-    /// Runs a program at the terminal until it ends; nothing of it is captured. It has a group of its own, so that what
-    /// is typed there reaches nobody else, and it finds the mask and the limits that this program was started with.
+    /// Runs a program at the terminal until it ends, without capturing its output. It has its own process group, so
+    /// that keys typed there reach no other process, and the signal mask and limits that this program was started with.
     pub fn run(&self, program: &OsStr, arguments: &[OsString]) -> io::Result<ExitStatus> {
         orphans::not_adopting(|| self.run_in_front(program, arguments))
     }
@@ -68,7 +68,7 @@ impl Front {
             let is_ours = in_front().is_some_and(|front| front == own || front == group);
             if !(is_about_terminal(signal) && is_ours) {
                 hand_over(group, own);
-                // Without a shell there is nobody to stop for, and it goes on at once.
+                // Without a shell no process would continue us, so we continue at once.
                 stop_group();
             }
             hand_over(own, group);
@@ -89,7 +89,7 @@ impl Front {
             End::Kill => Signal::KILL,
         };
         let _ = kill_process_group(group, signal);
-        // One that is stopped hears of it when it goes on.
+        // A stopped process receives the signal when it continues.
         let _ = kill_process_group(group, Signal::CONT);
     }
 
@@ -100,7 +100,7 @@ impl Front {
         )]
         let mut command = Command::new(program);
         command.args(arguments).process_group(0);
-        // Who stands in the background takes the terminal from nobody.
+        // A background process does not take the terminal.
         let is_in_front = in_front() == Some(own);
         sys::before_exec(&mut command, if is_in_front { begin_in_front } else { begin });
         let mut state = self.lock();
@@ -167,12 +167,12 @@ fn hand_over(from: Pid, to: Pid) {
 }
 
 fn give_terminal(group: Pid) {
-    // The system stops whoever does this in the background, unless they hold that signal back.
+    // The system stops a background process that does this, unless it blocks that signal.
     let _ = sys::without(libc::SIGTTOU, || tcsetpgrp(io::stdin(), group));
 }
 
-/// Stops everything that stands in this program's group, as the shell does it; returns when it goes on. False, and nothing
-/// is stopped, where there is no shell.
+/// Stops all processes of this program's group, as the shell does; returns when they continue. Without a shell it stops
+/// nothing and returns false.
 pub fn stop_group() -> bool {
     if !has_shell() {
         return false;
@@ -189,8 +189,8 @@ pub fn stop_group() -> bool {
     true
 }
 
-/// Whether there is a shell that would let this program's group go on once it is stopped: somebody above it in the same
-/// session, as the system itself asks. There is none where the program is what a terminal was opened for.
+/// Whether there is a shell that would continue this program's group after a stop: an ancestor in the same session, as
+/// the system itself checks. There is none if the terminal was opened for this program.
 pub(crate) fn has_shell() -> bool {
     let (Ok(session), Ok(group)) = (sys::session(None), sys::group(None)) else { return false };
     if session == group {

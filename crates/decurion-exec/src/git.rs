@@ -1,10 +1,9 @@
-//! The git commands Decurion uses for worktrees and merging. Takes a folder and typed arguments, runs the
-//! user's own `git` under the guard with bounds on time and output, gives parsed answers or git's own words.
+//! The git commands Decurion uses for worktrees and merging. Takes a folder and typed arguments, runs the user's own
+//! `git` under the guard with bounds on time and output, gives parsed answers or git's own words.
 //!
-//! Commands run without pager, prompt, hooks, fsmonitor and background upkeep, so that what a repository
-//! brings along is not started by our own housekeeping; filters stay, since a checkout without them is not
-//! the user's. Of settings that commands of an agent can change, git sees only harmless ones (`apart.rs`). Nothing
-//! here decides anything.
+//! Commands run without pager, prompt, hooks, fsmonitor and background upkeep, so that our own housekeeping starts no
+//! program of the repository. Filters stay, since a checkout without them is not the user's. Of settings that commands
+//! of an agent can change, git sees only harmless ones (`apart.rs`). Nothing here decides anything.
 
 mod apart;
 mod change;
@@ -40,10 +39,10 @@ const MOST_WORDS: usize = 4 << 10;
 const LOCK_TRIES: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_millis(15);
 const MOST_PAUSE: Duration = Duration::from_secs(1);
-/// How long git may take to put its own files in order when it is told to stop.
+/// How long git may clean up after a request to stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// Set on every command: nothing of the repository's runs, and nothing goes on after the command.
+/// Set on every command: no program of the repository runs, and nothing outlives the command.
 const SETTINGS: &[&str] = &[
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -108,8 +107,8 @@ pub enum GitError {
 }
 
 impl GitError {
-    /// Whether another git was in the way, which may be gone in a moment: one of its lock files, or a worktree
-    /// that it is just making or removing, which git cannot read meanwhile.
+    /// Whether another git blocked this one, perhaps only for a moment: by a lock file, or by a worktree that it is
+    /// making or removing, which git cannot read meanwhile.
     fn is_busy(&self) -> bool {
         let Self::Refused { words, .. } = self else { return false };
         let in_the_way = words.contains(".lock") || words.contains("packed-refs.new");
@@ -298,9 +297,9 @@ impl Git {
         Some(Arc::new(Sandbox { writable, network, unix_sockets, sees_machine, ..Sandbox::default() }))
     }
 
-    /// `common` is the folder of git that all checkouts of the repository share. While git works, a command of a session may
-    /// write the name of another one to the `commondir` of a worktree that was just made, and git would run what the
-    /// settings there say.
+    /// `common` is the git folder that all worktrees of the repository share. While git works, a command of a session
+    /// may write the name of another folder to the `commondir` of a new worktree, and git would obey the settings
+    /// there.
     async fn launch(
         &self,
         order: &Order<'_>,

@@ -176,7 +176,7 @@ impl Guard {
             Ok(Ok(())) => Ok(process),
             Ok(Err((stage, errno))) => Err(wire::launch_error(stage, errno, &launch, request.len())),
             Err(_) => {
-                // Somebody may have stopped it.
+                // Another process may have stopped it.
                 connection.signal(Signal::CONT);
                 Err(LaunchError::Lost)
             }
@@ -391,8 +391,8 @@ impl Connection {
         }
     }
 
-    /// What became of a command whose end was not seen. Where the guard is gone as well, what it left is ended here: once
-    /// for all of its commands, so that each is told the same, and to the end even if this future is dropped.
+    /// The end of a command that was not seen. If the guard is gone as well, the processes that it left are ended here,
+    /// once for all of its commands, so that all get the same result, and to the end even if this future is dropped.
     pub async fn aftermath(self: &Arc<Self>, reaper_told: bool) -> Aftermath {
         let Some(guard) = Pid::from_raw(self.pid.cast_signed()).filter(|guard| sweep::is_ending(*guard))
         else {
@@ -418,7 +418,7 @@ async fn sweep_after(guard: Pid) -> Aftermath {
     swept.await.unwrap_or(Aftermath::NotKnown)
 }
 
-/// Buries a guard. What it may have left is ended, if nobody waited for its commands.
+/// Reaps a guard. Processes that it may have left are ended, if no caller waited for its commands.
 fn bury(mut child: Child) {
     let pid = Pid::from_child(&child);
     let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
@@ -436,7 +436,7 @@ fn bury(mut child: Child) {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The socket closes after this, and the guard ends. Somebody must bury it, and it takes a while.
+        // The socket closes after this, and the guard ends. It must be reaped, which takes a while.
         if let Some(child) = self.child.take() {
             let _ = std::thread::Builder::new().stack_size(256 << 10).spawn(move || bury(child));
         }

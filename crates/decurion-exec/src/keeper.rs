@@ -36,7 +36,7 @@ pub enum Ending {
         /// Whether it had the terminal to itself then.
         held: bool,
     },
-    /// Not at all: it goes on without a terminal.
+    /// Not at all: it continues without a terminal.
     WentOn,
 }
 
@@ -45,7 +45,7 @@ pub fn own_id() -> i32 {
     getpid().as_raw_nonzero().get()
 }
 
-/// Runs the program as a child at this terminal until it ends or goes on alone. The process must have one thread.
+/// Runs the program as a child at this terminal until it ends or detaches. The process must have one thread.
 pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<Ending> {
     let terminal = tcgetattr(io::stdin()).ok();
     let watched = [
@@ -82,7 +82,7 @@ pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<Ending> {
                 Passed::Nothing => {}
             }
         }
-        // The shell is told of this process only.
+        // The shell learns about this process only.
         if std::mem::take(&mut is_stopped) && foreground::has_shell() {
             let _ = rustix::process::kill_current_process_group(Signal::STOP);
         }
@@ -90,7 +90,7 @@ pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<Ending> {
             if let Some(ending) = ended(status) {
                 break ending;
             }
-            // Stopped; but where the shell has just let both go on, that waits to be read.
+            // Stopped; but if the shell has just continued both, that is still to be read.
             is_stopped = true;
             continue;
         }
@@ -132,10 +132,10 @@ fn ended(status: WaitStatus) -> Option<Ending> {
     exited.or_else(|| status.terminating_signal().map(killed))
 }
 
-/// Whether somebody reads every key of the terminal, where nobody did before.
+/// Whether a program reads every key of the terminal, and none did before.
 fn is_held(before: &Termios) -> bool {
     let reads_lines = |terminal: &Termios| terminal.local_modes.contains(LocalModes::ICANON);
-    // An editor has a group of its own.
+    // An editor has its own group.
     foreground::is_in_front()
         && reads_lines(before)
         && tcgetattr(io::stdin()).is_ok_and(|now| !reads_lines(&now))
@@ -156,10 +156,10 @@ pub struct Leash {
 }
 
 impl Leash {
-    /// Of the keeper with this id: from here on the end of the keeper is a hangup for us. One that is gone already is an
-    /// error, since nobody would give the terminal back.
+    /// A link to the keeper with this id: the end of the keeper is now a hangup for us. It is an error if the keeper is
+    /// gone already, since no process would restore the terminal.
     ///
-    /// Called by the first thread of a program, which is the one that a keeper's end is told to.
+    /// To be called by the first thread of a program, which receives the signal of a keeper's end.
     pub fn to(keeper: i32) -> io::Result<Self> {
         // What the keeper holds back to read it is held back here too, until it is released.
         sys::release_signals();
@@ -168,7 +168,7 @@ impl Leash {
         keeper.map(|keeper| Self { keeper }).ok_or_else(|| io::Error::other("it is gone"))
     }
 
-    /// Goes on without a terminal: nothing that becomes of it, of its shell or of the keeper reaches us any more.
+    /// Detaches from the terminal: its end, and that of its shell or the keeper, no longer reach us.
     pub fn let_go(self) -> io::Result<()> {
         rustix::process::set_parent_process_death_signal(None)?;
         let nothing = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;

@@ -56,8 +56,8 @@ pub enum Output {
 pub struct ResourceLimits {
     /// How many processes the user may have in all (`RLIMIT_NPROC`); counts the user's others too.
     pub processes: Option<u64>,
-    /// How large a file may become (`RLIMIT_FSIZE`). For a sandboxed command it is at most half of what is free where it
-    /// starts, or 1 GiB if that is more; 1 GiB for one that may write nothing but its private folder.
+    /// How large a file may become (`RLIMIT_FSIZE`). For a sandboxed command it is at most half of the free space where
+    /// it starts, or 1 GiB if that is more; 1 GiB for one that may write only to its private folder.
     pub file_bytes: Option<u64>,
 }
 
@@ -100,7 +100,7 @@ pub enum Exit {
     Signal(i32),
     /// It used more than it may, and was ended for it, or failed after part of it was.
     OverLimit(Limit),
-    /// Nobody saw it end: its reaper or the guard was killed. Everything it left was ended.
+    /// Its end was not seen: its reaper or the guard was killed. All processes that it left were ended.
     Unknown,
 }
 

@@ -28,8 +28,8 @@ pub fn raise_file_limit() -> Option<u64> {
     limit.current
 }
 
-/// Keeps so much freed memory at hand instead of giving it back at once: each request and each answer takes some, and the
-/// kernel has to clear what it gives anew.
+/// Keeps some freed memory instead of returning it at once: each request and each answer takes some, and the kernel has
+/// to clear the memory that it gives back.
 pub fn keep_freed_memory() {
     const BYTES: i32 = 1 << 20;
     crate::sys::keep_freed_memory(BYTES);
@@ -78,7 +78,7 @@ pub(crate) fn numbers(limits: ResourceLimits) -> Numbers {
     }
 }
 
-/// How many bytes are free, for whoever is not root, where this path is; none if that cannot be told.
+/// How many bytes are free for ordinary users on this path's file system; none if unknown.
 pub fn free_bytes(path: &std::path::Path) -> Option<u64> {
     let there = path.ancestors().find_map(|above| rustix::fs::statvfs(above).ok())?;
     Some(there.f_bavail.saturating_mul(there.f_frsize))

@@ -1,9 +1,9 @@
-//! Where a process at the other end of a socket comes from. Takes the socket; says whether the process was started by
-//! this one, however far below it stands now.
+//! Where the process at the other end of a socket comes from. Takes the socket; says whether the process is a
+//! descendant of this one, at any depth.
 //!
-//! A process can leave its group, its session and its parent, but not its ancestors: reapers adopt whatever a command
-//! leaves behind, and they are our own. One that leaves them by another program's help (a user's own daemon that runs
-//! what it is asked to) is that program's.
+//! A process can leave its group, its session and its parent, but not its ancestors: reapers adopt all processes that a
+//! command leaves, and they are ours. A process that another program starts for it (such as a user's own daemon) is
+//! that program's.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,8 +19,8 @@ const TRIES: usize = 8;
 /// No line of ancestors is longer.
 const LONGEST: usize = 10_000;
 
-/// Whether the process that connected to a socket was started by this one, or that cannot be told: it has ended, or
-/// lives where we cannot see it.
+/// Whether the process that connected to a socket is a descendant of this one, or that is unknown: it has ended, or
+/// runs where we cannot see it.
 pub fn is_from_below(socket: impl AsFd) -> bool {
     let Ok(Some(peer)) = sys::peer(&socket) else { return true };
     // Kernels before 6.5 do not say which process it was, only which number it had.

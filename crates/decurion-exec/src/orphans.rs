@@ -1,10 +1,9 @@
-//! What is left when a guard and its reapers are killed together. Takes nothing; ends the processes that were below a
-//! dead guard and came to this process by that, and gives how many those were and which could not be ended.
+//! What is left when a guard and its reapers are killed together. Takes nothing; ends the processes below a dead guard
+//! that became children of this process, and gives how many there were and which could not be ended.
 //!
-//! A process that adopts orphans ([`adopt`]) becomes the parent of everything below a guard once that and its reapers
-//! are gone, however a command hid itself from them. Its own children are told from those by their session: a guard
-//! begins a new one, which nothing below it can leave for ours. A shell that became this program (`exec`) may have left
-//! it children too; those began before.
+//! A process that adopts orphans ([`adopt`]) becomes the parent of everything below a guard once guard and reapers are
+//! gone, even of processes that hid. Its own children have another session: a guard begins a new one, and nothing below
+//! it can join ours. A shell that became this program (`exec`) may have left it children too; those began before.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// How long to wait before looking again at what was struck.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The living guards of this process. Whoever starts or buries one holds the lock meanwhile.
+/// The living guards of this process. Code that starts or reaps one holds the lock meanwhile.
 static GUARDS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 static ADOPTS: AtomicBool = AtomicBool::new(false);
 static BEFORE: OnceLock<Before> = OnceLock::new();

@@ -1,12 +1,12 @@
-//! Places of files that commands must not make. Takes paths at which there is nothing, keeps something empty there for
-//! as long as sessions need it: only what exists can be made read-only for a command.
+//! Files that commands must not create. Takes paths that do not exist, keeps something empty there while sessions need
+//! it: only what exists can be made read-only for a command.
 //!
-//! A placeholder is an empty folder, which is nothing to git, or in a folder of git a file that changes nothing. Its time
-//! of change marks it as ours: whoever puts something into it changes that. While it is made or changed by us its mode marks it,
-//! which it has from the first moment, so that a session can be killed at any step. Each session that needs it holds a
-//! shared lock on it, so that the last one removes it, and the next one removes what a killed session has left. Only a
-//! session that removes it locks it alone, and for a moment; a command of another session can do so for long, and then it
-//! is replaced.
+//! A placeholder is an empty folder, which git ignores, or in a git folder a file that changes nothing. Its
+//! modification time marks it as ours, since any new content changes that. While we make or change it its mode marks
+//! it, from the first moment, so that a session can be killed at any step. Each session that needs it holds a shared
+//! lock on it; the last one removes it, and the next session removes what a killed one has left. A session locks it
+//! exclusively only for a moment, to remove it. A command of another session can hold a lock for long; then the
+//! placeholder is replaced.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -130,7 +130,7 @@ fn remove(path: &Path, file: &File) {
         begin(above);
     }
     let _ = match file.metadata() {
-        // Fails for a folder that is not empty any more, which belongs to somebody else by now.
+        // Fails for a folder that is no longer empty, which is not ours any more.
         Ok(found) if found.is_dir() => std::fs::remove_dir(path),
         Ok(found) if is_marked(&found) && is_empty(path, &found) => std::fs::remove_file(path),
         _ => Ok(()),
@@ -172,7 +172,7 @@ fn claim(path: &Path, kind: Kind) -> io::Result<Option<File>> {
                 }
             }
             Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
-            // It was removed or made again; else it is somebody else's.
+            // It was removed or made again; otherwise it is not ours.
             Ok(()) => std::thread::yield_now(),
             // Without locks nothing says that another session needs it: it stays.
             Err(std::fs::TryLockError::Error(_)) => {
@@ -248,7 +248,7 @@ fn begin(file: &File) {
     set_mode(file, unfinished);
 }
 
-/// Marks a placeholder by its time alone. One of another user cannot be marked, and is there all the same.
+/// Marks a placeholder by its time alone. One of another user cannot be marked, but it exists.
 fn finish(file: &File) {
     mark(file);
     set_mode(file, |is_folder| if is_folder { 0o755 } else { 0o644 });

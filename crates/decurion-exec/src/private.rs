@@ -1,8 +1,8 @@
-//! Keeps what this process was started with to itself. Takes which variables and words are secret; afterwards the
-//! system shows them to no other process (`/proc/PID/environ`, `/proc/PID/cmdline`), and this one still knows them.
+//! Hides what this process was started with. Takes the secret variables and words; afterwards the system shows them to
+//! no other process (`/proc/PID/environ`, `/proc/PID/cmdline`), and this one still knows them.
 //!
-//! What a process was started with stands in its own memory, and the system shows that memory as it is now. So
-//! variables are copied elsewhere and overwritten there. Memory itself is for nobody but us and root to read.
+//! A process's start arguments lie in its own memory, and the system shows that memory as it is now. So variables are
+//! copied elsewhere and overwritten there. Only we and root can read that memory.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr, c_char};
@@ -15,7 +15,7 @@ unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// What stands in place of a word that is not to be seen.
+/// Replaces a word that must not be seen.
 const CONCEALED: u8 = b'x';
 
 /// Lets no process of the same user read this one's memory, descriptors or environment, and leaves no core behind. Holds
@@ -83,7 +83,7 @@ pub fn hide_words<'a>(secrets: impl IntoIterator<Item = &'a [u8]>) {
     }
 }
 
-/// Where what this process was started with stands in its memory.
+/// The places in memory of this process's start arguments and variables.
 struct Blocks {
     words: Range<usize>,
     variables: Range<usize>,

@@ -29,10 +29,10 @@ use crate::wire::{FRAME, Order, Report, Stage};
 
 /// How long to wait, after a command ended, for the last of what it left to be gone.
 const SWEEP_LIMIT: Duration = Duration::from_secs(5);
-/// How long to read on after that. The writers are gone, so only what is in the pipe is still to come;
-/// unless somebody outside was handed the pipe, who must not keep us waiting.
+/// How long to continue reading after that. The writers are gone, so only the rest of the pipe is still to come; unless
+/// a process outside got the pipe, which must not keep us waiting.
 const READ_LIMIT: Duration = Duration::from_secs(1);
-/// A directory is not longer than this; twice, since it may be told twice.
+/// A directory is not longer than this; twice, since it may be sent twice.
 const LONGEST_REPORT: u64 = 2 * 4096 + 8;
 
 /// A command that was started. Dropping it kills it and all its descendants.
@@ -107,7 +107,7 @@ impl Process {
                 Ok(())
             }
             Some(Report::Failed(stage, errno)) => Err((stage, errno)),
-            // Whoever waits for it is told.
+            // The waiting caller gets the error.
             _ => Ok(()),
         }
     }
@@ -123,8 +123,8 @@ impl Process {
         Stopper(Arc::downgrade(&self.control))
     }
 
-    /// Waits until the command has ended and everything it left is gone. Can be cancelled and called
-    /// again. Outputs that nobody reads can keep a command from ending.
+    /// Waits until the command has ended and everything it left is gone. Can be cancelled and called again. Outputs
+    /// that are not read can keep a command from ending.
     pub async fn wait(&mut self) -> Exit {
         while self.exit.is_none() {
             match self.reports.next(&self.control).await {
@@ -139,8 +139,7 @@ impl Process {
             }
         }
         if !self.swept {
-            // Either the reaper says so, or the end of the stream does. Whatever cannot be ended at all
-            // must not keep the caller.
+            // The reaper reports it, or the stream ends. A process that cannot be ended must not block the caller.
             let _ = timeout(SWEEP_LIMIT, self.reports.next(&self.control)).await;
             self.swept = true;
         }

@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 
 pub use mounts::TEMPORARY;
 
-/// Where commands with a network of their own find the way out of it.
+/// The port of the proxy for commands in their own network.
 pub const PROXY_PORT: u16 = 14_041;
 
 /// What one command may do. Paths are absolute and contain no symbolic links: a link that appears on the way to one
@@ -39,9 +39,9 @@ pub struct Sandbox {
     /// Files that it cannot open and folders that are empty for it. Another hard link to such a file, or another mount
     /// of such a folder, is not covered; a command can make neither.
     ///
-    /// What somebody outside puts in the place of a hidden or read-only path while the command runs is neither hidden
-    /// from it nor read-only, as when an editor saves a file by renaming a new one. Commands that start later are kept
-    /// from it again.
+    /// If a process outside replaces a hidden or read-only path while the command runs, as an editor does that saves a
+    /// file by renaming a new one, the new file is neither hidden nor read-only for that command. Commands that start
+    /// later cannot reach it.
     pub hidden: Vec<PathBuf>,
     /// Files and folders that it may read also where the private temporary folder, or something hidden, covers a folder above
     /// them. Of a symbolic link only its name is shown.

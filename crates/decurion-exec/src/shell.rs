@@ -1,8 +1,8 @@
-//! A bash command line as a [`Launch`], optionally with the shell's directory told at its end.
+//! A bash command line as a [`Launch`], optionally with the shell's directory reported at its end.
 //!
-//! The directory is told on descriptor 3 by an EXIT trap and, for a command that sets its own trap, once
-//! more after the command. While the command runs, descriptor 3 is closed: bash keeps it aside, marked to
-//! be closed in programs, so the command's own programs never see it.
+//! The directory is reported on descriptor 3 by an EXIT trap and, for a command that sets its own trap, once more after
+//! the command. While the command runs, descriptor 3 is closed: bash moves it away and closes it in programs, so the
+//! command's own programs never see it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -16,8 +16,8 @@ use tokio::io::unix::AsyncFd;
 
 /// Splits the process in two. `None` in the new one.
 ///
-/// Only called in the guard and its reapers, which have one thread each (checked by the guard at its
-/// start), so the copy is complete and may go on using the allocator.
+/// Only called in the guard and its reapers, which have one thread each (checked by the guard at its start), so the
+/// copy is complete and may use the allocator.
 pub(crate) fn fork() -> io::Result<Option<Pid>> {
     // SAFETY: the process has one thread, so no lock can be held by a thread that the copy lacks.
     match unsafe { libc::fork() } {
@@ -73,8 +73,8 @@ pub(crate) fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// The session of a process (none: of this one). It has no number here where it was begun outside of our pid namespace,
-/// as whatever `docker exec` or `unshare --pid` runs can be; `rustix` takes such an answer for a process.
+/// The session of a process (none: of this one). It has no number here if it began outside of our pid namespace, as
+/// with `docker exec` or `unshare --pid`; `rustix` takes such an answer for a process.
 pub(crate) fn session(of: Option<Pid>) -> io::Result<Option<Pid>> {
     // SAFETY: takes a number and gives one.
     checked(unsafe { libc::getsid(Pid::as_raw(of)) }).map(Pid::from_raw)
@@ -261,7 +261,7 @@ pub(crate) fn without<T>(signal: c_int, act: impl FnOnce() -> T) -> T {
 
 static CONTINUED: AtomicU32 = AtomicU32::new(0);
 
-/// From now on it is counted how often this process is told to go on.
+/// Counts from now on how often this process is continued.
 pub(crate) fn count_continued() {
     extern "C" fn count(_: c_int) {
         CONTINUED.fetch_add(1, Ordering::Relaxed);
@@ -275,7 +275,7 @@ pub(crate) fn continued() -> u32 {
     CONTINUED.load(Ordering::Relaxed)
 }
 
-/// Gives every signal its default meaning, whatever the program that started us ignored.
+/// Gives every signal its default action, also those that our parent ignored.
 pub(crate) fn default_signals() {
     // The kernel's own record of a signal's meaning, zero for the default. Asked without libc, which
     // would refuse the numbers it keeps for itself.

@@ -1,4 +1,4 @@
-//! The guard as a program of its own, for tests and for front ends that cannot run themselves again.
+//! The guard as a separate program, for tests and for front ends that cannot run themselves again.
 
 fn main() {
     decurion_exec::guard::serve()

@@ -1,9 +1,11 @@
-//! Settings for our git where commands can change those of a checkout. Takes where git is called; gives a folder of ours that
-//! stands for the one which all checkouts of the repository share. It has settings of its own, and links to everything else.
+//! Settings for our git where commands can change those of a worktree. Takes the folder where git is called; gives one
+//! of our folders in place of the git folder that all worktrees of the repository share. It has its own settings, and
+//! links to everything else.
 //!
-//! Commands in a sandbox cannot change the settings of the repository. They can change those of a worktree that came to be
-//! while they run (`config.worktree`, where `extensions.worktreeConfig` is set), of its submodules, and of repositories that
-//! they make. Our git works outside of the sandbox, and would run the filters that such settings name.
+//! Commands in a sandbox cannot change the settings of the repository. They can change those of a worktree that was
+//! made while they run (`config.worktree`, if `extensions.worktreeConfig` is set), of its submodules, and of
+//! repositories that they make. Our git works outside of the sandbox, and would run the filters that such settings
+//! name.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -21,7 +23,7 @@ use super::{Git, GitError, MOST_OUTPUT, Order, folder, odd};
 const MOST_BYTES: u64 = 1 << 20;
 /// What a folder of git may come to have while git works.
 const MAY_COME: [&str; 3] = ["packed-refs", "shallow", "logs"];
-/// Settings of a checkout that say how files look, and name no program whatever their value is.
+/// Settings of a worktree that affect only how files look, and name no program, with any value.
 const HARMLESS: [&str; 12] = [
     "core.autocrlf",
     "core.eol",
@@ -252,7 +254,7 @@ impl Git {
     }
 }
 
-/// Adds a setting, in a section of its own: the last one holds.
+/// Adds a setting, in a section of its own, because the last one wins.
 fn set(config: &mut Vec<u8>, key: &str, value: &[u8]) {
     let Some((section, name)) = key.split_once('.').filter(|(_, name)| !name.contains('.')) else { return };
     config.extend(format!("[{section}]\n\t{name} = \"").bytes());

@@ -24,9 +24,8 @@ pub struct NewWorktree<'a> {
 }
 
 impl Git {
-    /// Makes a worktree with a branch of its own, locked from the beginning and without its files, which
-    /// [`Git::reset_hard`] brings. Sparse patterns of the checkout it is asked from hold in it too (git copies
-    /// them).
+    /// Makes a worktree with a new branch, locked from the start and without its files, which [`Git::reset_hard`] adds.
+    /// Sparse patterns of the current worktree apply in it too (git copies them).
     pub async fn add_worktree(&self, at: &Utf8Path, new: &NewWorktree<'_>) -> Result<(), GitError> {
         let mut args = vec!["worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", new.reason];
         if let Some(branch) = new.branch {
@@ -46,8 +45,8 @@ impl Git {
         from.map_or(Ok(()), |from| self.connect_worktree(&from, new.path).map_err(odd))
     }
 
-    /// Lets a new worktree name its folder of git where git was called with a folder of ours in place of the shared one, and
-    /// gives it the settings of the checkout that it was asked from, which git did not see then.
+    /// Sets the git folder of a new worktree if git was called with one of our folders in place of the shared one, and
+    /// gives it the settings of the current worktree, which git did not see then.
     fn connect_worktree(&self, from: &Folders, path: &Utf8Path) -> Result<(), String> {
         let git = path.join(".git");
         let text = apart::read(&git)?;
@@ -105,7 +104,7 @@ impl Git {
         unless(unlocked, "is not locked")
     }
 
-    /// Moves a reference from a known value to another; `None` is that there is none.
+    /// Moves a reference from a known value to another; `None` means that it does not exist.
     pub async fn update_reference(
         &self,
         at: &Utf8Path,
@@ -195,9 +194,9 @@ impl Git {
         self.run(order.env("GIT_INDEX_FILE", index.as_str())).await.map(drop)
     }
 
-    /// Copies the index of a checkout to where no command can change it. Git believes the paths in an index that is there,
-    /// also those that lead out of the checkout, and would read, write and remove files elsewhere: such an index is refused.
-    /// Gives where it has other repositories.
+    /// Copies the index of a worktree to a place that commands cannot change. Git believes the paths in an index, also
+    /// those that lead out of the worktree, and would read, write and remove files there: such an index is refused.
+    /// Gives the other repositories in it.
     async fn copy_index(&self, at: &Utf8Path, index: &Utf8Path) -> Result<Vec<Utf8PathBuf>, GitError> {
         let own = self.repository(at).await?.own;
         let odd = |what| GitError::Odd { command: "git ls-files".to_owned(), what };
@@ -238,8 +237,8 @@ impl Git {
         Ok(String::from_utf8_lossy(&output).trim().parse().unwrap_or(u64::MAX))
     }
 
-    /// Brings a checkout without a branch, or at this commit, to a commit with its files and index, whatever is in them, its
-    /// untracked files excepted. Works on a copy of the index, like [`Git::restore_files`].
+    /// Sets the files and index of a worktree that has no branch, or is at this commit, to a commit; untracked files
+    /// stay. Works on a copy of the index, like [`Git::restore_files`].
     pub async fn reset_hard(&self, at: &Utf8Path, commit: &str) -> Result<(), GitError> {
         let odd = |error: io::Error| GitError::Odd {
             command: "git reset".to_owned(),

@@ -74,7 +74,7 @@ pub struct Listed {
     pub commit: Option<String>,
     /// Its branch, without `refs/heads/`.
     pub branch: Option<String>,
-    /// Why it is locked; empty if nobody said.
+    /// Why it is locked; empty without a reason.
     pub locked: Option<String>,
     /// Why git would forget it.
     pub prunable: Option<String>,

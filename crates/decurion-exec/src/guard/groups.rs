@@ -317,8 +317,9 @@ fn set_if_there(folder: BorrowedFd<'_>, file: &str, value: &[u8]) -> io::Result<
     }
 }
 
-/// Removes what sessions left that were killed with their guards. The kernel keeps groups that have processes, and a guard
-/// that lives is always in one: so those of living sessions stay, also of pid namespaces whose processes we do not see.
+/// Removes what sessions left that were killed with their guards. The kernel keeps groups that have processes, and a
+/// living guard is always in one: so those of living sessions stay, also of pid namespaces whose processes we do not
+/// see.
 fn remove_stale(parent: BorrowedFd<'_>, namespace: u64) {
     for name in names_in(parent) {
         let Some(owner) = name.strip_prefix(PREFIX).and_then(|owner| owner.strip_prefix('-')) else {

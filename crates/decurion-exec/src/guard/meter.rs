@@ -43,9 +43,9 @@ impl Bounds {
     }
 }
 
-/// How many processes and threads the user of this process may have for commands to be bounded where there are no control
-/// groups: those that run now, and some more than a command may have, so that one that wants more can be told from others.
-/// None for root, whom the kernel does not bound so.
+/// How many processes and threads the user of this process may have so that commands are bounded without control
+/// groups: those that run now, and some more than a command may have, so that a command over its bound can be told from
+/// others. None for root, whom the kernel does not bound this way.
 pub(super) fn user_s_processes(bounds: Bounds) -> Option<u64> {
     let user = rustix::process::geteuid();
     if user.is_root() {

@@ -1,9 +1,9 @@
-//! One command at a time and all it leaves behind. Takes the command's descriptors from the guard, reads
-//! its request from the control socket, runs it, reports how it ended, and ends with nothing left below.
+//! One command at a time and all processes that it leaves. Takes the command's descriptors from the guard, reads its
+//! request from the control socket, runs it, reports how it ended, and ends with no process left below.
 //!
-//! A reaper is a copy of the guard, alone in its session and a subreaper, so that every process of its
-//! command, however it detached itself, ends up as a child of it. After a command that left no trace it is
-//! as good as new and offers itself for the next one of the same sandbox; after any other it ends.
+//! A reaper is a copy of the guard, alone in its session and a subreaper, so that every process of its command, even a
+//! detached one, becomes its child in the end. After a command that left no trace it offers itself for the next command
+//! of the same sandbox; after any other it ends.
 
 use std::cell::Cell;
 use std::io;
@@ -108,7 +108,7 @@ impl After {
 
 fn reap_all(link: &OwnedFd, guard: Pid, origin: &Origin<'_>) -> bool {
     let namespaces = origin.namespaces;
-    // The guard has no number in a pid namespace of its own; the end of the link tells that it is gone.
+    // The guard has no id in another pid namespace; the end of the link shows that it is gone.
     let guard = namespaces.is_none().then_some(guard);
     let mut meter = Meter::new(origin.bounds, origin.group);
     let Some((link, returns, signals)) = settle(link, origin.returns, guard) else { return true };
@@ -182,9 +182,9 @@ fn has_children() -> bool {
     }
 }
 
-/// Makes the copy of the guard a reaper. `None` if there is nobody left to work for.
+/// Makes the copy of the guard a reaper. `None` if Decurion is gone.
 fn settle(link: &OwnedFd, returns: &OwnedFd, guard: Option<Pid>) -> Option<(OwnedFd, OwnedFd, OwnedFd)> {
-    // The guard's end is told by a signal that we hold back and read like the others.
+    // A signal reports the guard's end; we block it and read it like the others.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).ok()?;
     if guard.is_some_and(|guard| rustix::process::getppid() != Some(guard)) {
         return None;
@@ -201,8 +201,8 @@ fn settle(link: &OwnedFd, returns: &OwnedFd, guard: Option<Pid>) -> Option<(Owne
     Some((link, returns, signals))
 }
 
-/// Gives a parcel to the guard for another reaper. Nobody has read its request, so whatever becomes of us, the command is
-/// started once or not at all.
+/// Gives a parcel to the guard for another reaper. No one has read its request, so the command starts once or not at
+/// all, even if this reaper is killed.
 fn give_back(parcel: &Parcel, returns: &OwnedFd) {
     if let Err(errno) = super::send_parcel(returns, parcel) {
         report(&parcel.descriptors[CONTROL], Report::Failed(Stage::Fork, errno.raw_os_error()));
@@ -234,7 +234,7 @@ fn only_children_stir(signals: &OwnedFd) -> bool {
     only
 }
 
-/// The request; and as it came, if it is for another program to read.
+/// The request; also its bytes, if another program is to read it.
 fn read_request(control: &OwnedFd) -> Option<(Request, Option<Vec<u8>>)> {
     let until = Instant::now() + REQUEST_LIMIT;
     let mut header = [0; HEADER];
@@ -352,7 +352,7 @@ impl Start<'_> {
         let started = spawn::spawn(stack, &|| {
             let _ = rustix::process::setpriority_process(None, self.rank.niceness);
             failure.set(Some(match self.prepare(reaper, only_reads) {
-                // While we stood still, perhaps before a directory that does not answer, nobody listened.
+                // While we were blocked, perhaps by a directory that does not answer, no order was read.
                 Ok(()) if abandoned(self.control) => (Stage::Setup, libc::ECANCELED),
                 Ok(()) => match last() {
                     Ok(()) => (Stage::Program, program.run()),
@@ -363,7 +363,7 @@ impl Start<'_> {
         });
         let main = started.map_err(|error| (Stage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
         let Some(failed) = failure.get() else { return Ok(main) };
-        // It has ended, or is about to; there is nobody else below.
+        // It has ended, or is about to; there is no other process below.
         while let Err(Errno::INTR) = rustix::process::waitpid(Some(main), WaitOptions::empty()) {}
         Err(failed)
     }
@@ -415,7 +415,7 @@ fn wrapped_arguments() -> Vec<Vec<u8>> {
     all.map(|argument| [argument.as_bytes(), b"\0"].concat()).collect()
 }
 
-/// Whether Decurion has let go of the command.
+/// Whether Decurion no longer waits for the command.
 fn abandoned(control: &OwnedFd) -> bool {
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
     !matches!(
@@ -606,7 +606,7 @@ enum Over {
     Overdue,
     /// It uses more than it may.
     Excessive(Limit),
-    /// Nobody wants to know any more.
+    /// Decurion no longer waits for it.
     Abandoned,
     /// The guard is gone.
     GuardLost,
@@ -637,7 +637,7 @@ impl Watch<'_> {
 
     fn ended(mut self) -> After {
         let clean = !self.bury();
-        // The guard is told first, so that whoever hears of the end finds us ready.
+        // The guard is told before Decurion, so that we are ready once Decurion knows of the end.
         let ready = clean && self.as_new() && offer(&self.own.link);
         self.report_status(clean);
         if ready {
@@ -651,8 +651,8 @@ impl Watch<'_> {
         After::the_end(done)
     }
 
-    /// Whether the command did nothing that could matter to the next one. With no children left there is
-    /// nobody of it who could still do something.
+    /// Whether the command did nothing that could affect the next one. Without children left, no process of it can act
+    /// any more.
     fn as_new(&self) -> bool {
         !self.strays
             && self.until.is_none()
@@ -712,7 +712,7 @@ impl Watch<'_> {
         (!fds[0].revents().is_empty(), !fds[1].revents().is_empty())
     }
 
-    /// `false` when Decurion has let go of the command.
+    /// `false` once Decurion no longer waits for the command.
     fn take_order(&mut self) -> bool {
         let mut bytes = [0; FRAME];
         match rustix::net::recv(&self.control, &mut bytes, RecvFlags::DONTWAIT) {
@@ -828,7 +828,7 @@ impl Watch<'_> {
 }
 
 fn report(control: &OwnedFd, report: Report) {
-    // Nobody may be there to hear it.
+    // The receiver may be gone.
     let _ = rustix::net::send(control, &report.to_bytes(), SendFlags::NOSIGNAL);
 }
 

@@ -62,7 +62,7 @@ struct Server {
     reapers: Vec<Reaper>,
     /// While orphans of a reaper that was killed are left, which are ours to end: when to look again.
     orphans: Option<Duration>,
-    /// How long nothing has to happen before idle reapers are let go.
+    /// How long nothing must happen before idle reapers are ended.
     rest: Duration,
     /// The namespaces it lives in, for the guard of sandboxed commands.
     namespaces: Option<Base>,
@@ -311,7 +311,7 @@ impl Server {
         self.reapers.iter().filter(|reaper| reaper.link.is_some()).count()
     }
 
-    /// Whether another reaper may be used again. Where as many are kept as may be, an idle one is let go.
+    /// Whether another reaper may be used again. At the limit, an idle one is ended.
     fn makes_room(&mut self) -> bool {
         self.kept() < MOST_KEPT || self.let_go()
     }
@@ -350,13 +350,13 @@ impl Server {
 
 fn wake(reaper: &mut Reaper) {
     reaper.stops = reaper.stops.saturating_add(1);
-    // Somebody tampers with it: it ends with the command it has.
+    // The link was tampered with: the reaper ends with its current command.
     reaper.link = None;
     let signal = if reaper.stops > STOPS_FORGIVEN { Signal::KILL } else { Signal::CONT };
     let _ = rustix::process::kill_process(reaper.pid, signal);
 }
 
-/// What is said instead of the version where the kernel refuses the namespaces.
+/// Sent instead of the version if the kernel refuses the namespaces.
 fn refusal(error: &io::Error) -> [u8; 5] {
     let [a, b, c, d] = error.raw_os_error().unwrap_or(0).to_le_bytes();
     [super::NO_NAMESPACES, a, b, c, d]

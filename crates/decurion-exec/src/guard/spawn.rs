@@ -42,9 +42,9 @@ pub(super) fn spawn<F: Fn()>(stack: &mut Stack, work: &F) -> io::Result<Pid> {
         sys::exit_now(127)
     }
     let argument = std::ptr::from_ref(work).cast_mut().cast();
-    // SAFETY: this process has one thread, which stands still until the new one has left our memory, so
-    // nothing is used by two at once. The new one has a stack of its own, never returns into our frames,
-    // and has its own descriptors, directory, limits and signals, since none of them is asked to be shared.
+    // SAFETY: this process has one thread, which waits until the new one has left our memory, so nothing is used by two
+    // at once. The new one has its own stack, never returns into our frames, and has its own descriptors, directory,
+    // limits and signals, since the flags share none of them.
     let pid = unsafe {
         libc::clone(enter::<F>, stack.top(), libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD, argument)
     };
@@ -84,7 +84,7 @@ impl<'a> Program<'a> {
             // NUL-terminated strings that the borrowed request keeps (checked and built in `new`).
             unsafe { libc::execve(place.as_ptr().cast(), self.argv.as_ptr(), self.envp.as_ptr()) };
             match io::Error::last_os_error().raw_os_error() {
-                // Like a shell: go on looking, and remember a file that was there but could not be run.
+                // Like a shell: continue the search, and remember a file that exists but could not be run.
                 Some(libc::ENOENT | libc::ENOTDIR) => {}
                 Some(libc::EACCES) => reason = libc::EACCES,
                 other => return other.unwrap_or(libc::EIO),

@@ -1,8 +1,8 @@
-//! Ends everything below a process. Takes who is to be spared, gives back who was struck.
+//! Ends everything below a process. Takes the processes to spare, gives those that were killed.
 //!
-//! A process can hide from its group (setsid), from its parent (forking twice) and from a list (forking
-//! while one looks), but not from the nearest subreaper: whatever it does, its children come to us when
-//! it ends. So: strike all that can be seen, from the top down, and look again until there is nobody.
+//! A process can hide from its group (setsid), from its parent (forking twice) and from a list (forking while one
+//! looks), but not from the nearest subreaper: its children become ours when it ends. So: kill all that can be seen,
+//! from the top down, and look again until there are none.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -45,8 +45,8 @@ pub(crate) fn strike(spared: &[Pid]) -> Vec<Pid> {
     found
 }
 
-/// Waits after a strike until somebody ended, or for `pause`; gives the next pause. What ends tells so; what
-/// comes to us from it does not, and what cannot be ended must not be looked at without rest.
+/// Waits after a kill until a process ended, or for `pause`; gives the next pause. An ending process sends a signal,
+/// but a process that becomes our child does not, and one that cannot be ended must not keep us busy.
 pub(crate) fn rest(signals: &OwnedFd, pause: Duration) -> Duration {
     let waited = poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&timespec(pause)));
     while sys::next_signal(signals).is_some() {}

@@ -194,8 +194,8 @@ pub(crate) fn note(sandbox: &Sandbox) -> Result<Vec<u8>, PathError> {
     Ok(notes?.concat())
 }
 
-/// Checks inside that each path is what `bwrap` was to make of it: it looks at paths by their names, and somebody may have
-/// put a link in the place of a folder meanwhile.
+/// Checks inside that each path is what `bwrap` was to make of it: it resolves paths by name, and a folder may have
+/// been replaced by a link meanwhile.
 pub(crate) fn verify(sandbox: &Sandbox, notes: &[u8]) -> Result<(), PathError> {
     let wrong = |path: &Path| at(path)(std::io::Error::from_raw_os_error(libc::ELOOP));
     let steps = steps(sandbox);

@@ -102,7 +102,7 @@ fn unescaped(name: &[u8]) -> Vec<u8> {
 /// Which network the commands have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Network {
-    /// One of their own, with a loopback interface.
+    /// A new one, with a loopback interface.
     Own,
     /// That of the machine.
     Open,
@@ -155,8 +155,8 @@ fn usable_devices() -> Vec<(&'static CStr, OwnedFd)> {
     DEVICES.iter().filter_map(copy).collect()
 }
 
-/// Gives the commands of a sandbox what they do not share with those of other sandboxes, which may do more: a view of their
-/// processes, terminals, and what is shared by number or name.
+/// Gives the commands of a sandbox what they must not share with other sandboxes, which may do more: a view of their
+/// processes, terminals, and objects shared by number or name.
 pub(crate) fn give_own() -> io::Result<()> {
     // Once for a sandbox and not for each command: to make and end one costs as much as to start and end a process.
     kernel::unshare(libc::CLONE_NEWIPC)?;

@@ -24,12 +24,12 @@ pub(crate) struct Sockets {
 pub(crate) enum Locks {
     /// What it asks for.
     Held,
-    /// Nothing, and the command is told that it has them: it can open files of others for reading alone, and would make
+    /// Nothing, but the command is told that it succeeded: it can open files of others for reading only, and would make
     /// programs outside wait.
     Pretended,
 }
 
-/// Refused with "operation not permitted", whatever the arguments.
+/// Refused with "operation not permitted", with any arguments.
 const REFUSED: &[libc::c_long] = &[
     // Other processes.
     libc::SYS_ptrace,
@@ -136,7 +136,7 @@ const NAMESPACE_FLAGS: [libc::c_int; 8] = [
 /// Type characters into the terminal, or paste what is selected.
 const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541C];
 
-/// Ask to be told before another program opens a file, which waits for that: `F_SETLEASE` and `F_SETDELEG`.
+/// Requests for a notice before another program opens a file, which has to wait: `F_SETLEASE` and `F_SETDELEG`.
 const LEASES: [u32; 2] = [1024, 1040];
 
 /// Lock a file: `F_SETLK` and `F_SETLKW`, and the same for open descriptions.
@@ -240,7 +240,7 @@ fn refused_sockets(sockets: Sockets) -> Vec<Vec<Test>> {
     cases
 }
 
-/// Whether a socket is to be of this kind, whatever its flags.
+/// Whether a socket has this kind, with any flags.
 fn of_kind(kind: libc::c_int) -> Test {
     Test::Masked(1, 0xF, kind.cast_unsigned())
 }

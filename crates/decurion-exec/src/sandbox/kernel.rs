@@ -66,8 +66,8 @@ pub(crate) fn unshare(flags: c_int) -> io::Result<()> {
     checked(unsafe { libc::unshare(flags) }.into()).map(drop)
 }
 
-/// Splits the process in two like [`crate::sys::fork`]; the new one is the first of a pid namespace and has a mount
-/// namespace of its own.
+/// Splits the process in two like [`crate::sys::fork`]; the new one is the first of a new pid namespace and has its own
+/// mount namespace.
 pub(crate) fn fork_into_namespaces() -> io::Result<Option<Pid>> {
     let flags = c_long::from(libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::SIGCHLD);
     // SAFETY: without CLONE_VM this is a fork. The process has one thread, so no lock can be held by a thread that
@@ -115,7 +115,7 @@ pub(crate) fn try_namespaces(user: bool) -> io::Result<()> {
         | namespaces
         | if user { libc::CLONE_NEWUSER } else { 0 };
     let top = stack.as_mut_ptr_range().end.cast();
-    // SAFETY: the new process has a stack of its own, makes one system call and ends, while this thread stands still.
+    // SAFETY: the new process has its own stack, makes one system call and ends, while this thread waits.
     let pid = checked(unsafe { libc::clone(change_mounts, top, flags, std::ptr::null_mut()) }.into())?;
     let pid = Pid::from_raw(c_int::try_from(pid).map_err(io::Error::other)?);
     let ended = loop {
@@ -217,8 +217,8 @@ pub(crate) fn write_below(folder: BorrowedFd<'_>, path: &CStr, text: &[u8]) -> i
     if rustix::io::write(file, text)? == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Whether each pid namespace has a bound of its own on the number of processes. Elsewhere writing it would change the
-/// bound of the whole machine.
+/// Whether each pid namespace has its own bound on the number of processes. Otherwise writing it would change the bound
+/// of the whole machine.
 pub(crate) fn bounds_processes_by_namespace() -> bool {
     const SINCE: (u32, u32) = (6, 14);
     let system = rustix::system::uname();

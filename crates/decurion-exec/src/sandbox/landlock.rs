@@ -215,7 +215,7 @@ impl Rules {
         }
     }
 
-    /// The same for a path that nobody asked for: it is passed over where it is a link.
+    /// The same for a path that was not requested: a link is skipped.
     fn allow_if_there(
         &mut self,
         path: &Path,
@@ -224,8 +224,8 @@ impl Rules {
         place(path).map_or(Ok(()), |place| self.add(&place, access.into()).map_err(at(path)))
     }
 
-    /// The same for an entry of a folder above restricted paths. A rule is about a file, whatever its name: one for
-    /// another name of a restricted file would be one for both.
+    /// The same for an entry of a folder above restricted paths. A rule covers a file under all its names: one for
+    /// another name of a restricted file would cover both.
     fn allow_entry(
         &mut self,
         path: &Path,
@@ -259,7 +259,7 @@ impl Rules {
     }
 }
 
-/// Which file it is, whatever its name: its file system and its number there.
+/// The identity of a file, independent of its name: its file system and its number there.
 type Identity = (u64, u64);
 
 fn identity(place: &OwnedFd) -> Option<Identity> {

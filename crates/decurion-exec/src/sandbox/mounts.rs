@@ -1,6 +1,6 @@
-//! The files that one command sees. Takes its sandbox and the shared namespaces, works in a mount namespace of the
-//! command's own: afterwards what is writable can be written, what is hidden cannot be read, and a folder above either
-//! cannot be moved away.
+//! The files that one command sees. Takes its sandbox and the shared namespaces, works in the command's own mount
+//! namespace: afterwards `writable` can be written, `hidden` cannot be read, and a folder above either cannot be moved
+//! away.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsStr};
@@ -40,8 +40,8 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Whether this is still as it was made. It is not once somebody outside has replaced or made one of its paths: what
-    /// was mounted there is gone then, or was never there. Nor is it once its private folder was removed.
+    /// Whether this is still as it was made. It is not once a process outside has replaced or made one of its paths:
+    /// the mount there is gone then, or never existed. Nor is it once its private folder was removed.
     pub fn holds(&self) -> bool {
         self.found.iter().all(|(path, mount)| mount_at(path) == *mount)
             && (!self.covers || TEMPORARY.iter().all(|folder| is_linked(folder)))
@@ -54,7 +54,7 @@ fn mount_at(path: &CStr) -> Option<u64> {
     statx(CWD, path, flags, StatxFlags::MNT_ID).ok().map(|found| found.stx_mnt_id)
 }
 
-/// Whether a folder, if it is there, was not removed by somebody who has it under another name.
+/// Whether a folder, if it exists, was not removed by a process that reaches it under another name.
 fn is_linked(folder: &str) -> bool {
     rustix::fs::stat(folder).map_or(true, |about| about.st_nlink > 0)
 }
@@ -126,7 +126,7 @@ impl Change {
 }
 
 /// All changes, folders before what they contain. Folders between a writable one and a restricted path are pinned: if
-/// they could be moved, the path could be too, and the next command would find it under a name that no rule knows.
+/// they could be moved, the path could be too, and the next command would find it under a name without rules.
 fn steps<'a>(sandbox: &'a Sandbox, base: &Base) -> Result<Vec<Step<'a>>, PathError> {
     let open = |(path, plan): (&'a Path, Plan)| {
         let mount = match plan {
@@ -145,7 +145,7 @@ fn steps<'a>(sandbox: &'a Sandbox, base: &Base) -> Result<Vec<Step<'a>>, PathErr
     plan(sandbox).into_iter().map(open).filter_map(Result::transpose).collect()
 }
 
-/// What is to be done to a path. Where there are several for one, the strictest comes last.
+/// What to do with a path. If there are several for one, the strictest comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Plan {
     Write,
@@ -206,7 +206,7 @@ fn open_mounts_below(path: &Path, sandbox: &Sandbox, base: &Base) -> io::Result<
         return Ok(());
     }
     for point in base.writable_below(path) {
-        // It may be covered by now, or lie on a path that somebody removed.
+        // It may be covered by now, or lie on a removed path.
         let Ok(place) = place(point) else { continue };
         match kernel::make_writable(place.as_fd()) {
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),

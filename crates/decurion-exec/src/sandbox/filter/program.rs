@@ -128,7 +128,7 @@ fn answer(calls: &[(u32, &Answer)]) -> Program {
     }
 }
 
-/// Answers if all tests hold, else goes on behind.
+/// Answers if all tests hold, else continues after it.
 fn case(case: &Case) -> Program {
     let all =
         |rest: Program, test: &Test| test.before(distance(rest.len())).into_iter().chain(rest).collect();
@@ -136,7 +136,7 @@ fn case(case: &Case) -> Program {
 }
 
 impl Test {
-    /// Goes on if it holds, else skips so many instructions.
+    /// Continues if it holds, else skips so many instructions.
     fn before(&self, skip: u8) -> Program {
         let load = |argument: u32| step(LOAD, ARGUMENTS + argument * 8);
         match *self {
