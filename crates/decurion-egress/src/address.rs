@@ -1,5 +1,5 @@
-//! Kinds and ranges of addresses. Takes an IP address, gives whether it lies on the public network and, if not, what it
-//! is; takes a range such as `10.0.0.0/8`, gives whether an address lies in it.
+//! Kinds and ranges of addresses. Takes an IP address, gives whether it belongs to the public network and, if not, what
+//! it is; takes a range such as `10.0.0.0/8`, gives whether an address belongs to it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -51,8 +51,8 @@ impl Clients {
         self.insert(name, rules, None)
     }
 
-    /// The same for a client in whose name somebody records: `owner` lives until its last connection is recorded, which may
-    /// be after the client was removed.
+    /// The same for a client whose connections are recorded by `owner`, which lives until the last one is recorded;
+    /// that may be after the client was removed.
     pub fn add_for(
         &self,
         name: &str,

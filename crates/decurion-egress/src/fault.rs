@@ -67,7 +67,7 @@ impl Fault {
         self.ending() == Ending::Refused
     }
 
-    /// What an HTTP client is told before its tunnel or response has begun.
+    /// The answer for an HTTP client before its tunnel or response has begun.
     pub(crate) fn http_answer(&self) -> Option<Vec<u8>> {
         let (status, hint) = match self {
             Self::Head(HeadError::TooLarge) => ("431 Request Header Fields Too Large", None),
@@ -96,7 +96,7 @@ impl Fault {
         Some((head + &body).into_bytes())
     }
 
-    /// What a SOCKS client is told before its tunnel has begun.
+    /// The answer for a SOCKS client before its tunnel has begun.
     pub(crate) fn socks_answer(&self) -> Option<Vec<u8>> {
         let reply = match self {
             Self::NoLogin => return Some(vec![VERSION, NO_METHOD]),
@@ -115,7 +115,7 @@ impl Fault {
         Some(reply.message().to_vec())
     }
 
-    /// What a client is told inside its tunnel.
+    /// The answer for a client inside its tunnel.
     pub(crate) fn tunnel_answer(&self) -> Option<Vec<u8>> {
         matches!(self, Self::ServerName { .. } | Self::HiddenName).then(|| UNRECOGNIZED_NAME.to_vec())
     }

@@ -33,13 +33,13 @@ pub trait Judge: Send + Sync {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The connections that wait for this answer may go on.
+    /// Allow the connections that wait for this answer.
     AllowOnce,
     /// This client may connect to this host and port until it is removed.
     AllowForSession,
     /// Refused. The next connection asks again.
     Deny,
-    /// Nobody could be asked, or nobody answered: refused as a host that is not listed.
+    /// There was no person to ask, or no answer: refused as a host that is not listed.
     Unanswered,
 }
 

@@ -1,8 +1,9 @@
-//! Heads of HTTP/1 requests, read strictly. Takes bytes of a client, gives the parts of its request, or the reason why the
-//! request is refused.
+//! Heads of HTTP/1 requests, read strictly. Takes bytes of a client, gives the parts of its request, or the reason why
+//! the request is refused.
 //!
-//! Whatever two programs could read differently is refused: bare line feeds, folded lines, spaces around names, two
-//! lengths. The head that goes to the server is written anew from the parts, so nothing passes that was not understood.
+//! Everything that two programs could read differently is refused: bare line feeds, folded lines, spaces around names,
+//! two lengths. The head for the server is written anew from the parts, so nothing that was not understood gets
+//! through.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -117,7 +118,7 @@ impl Head {
         Ok(basic_user(value))
     }
 
-    /// How long the body is, if that is said in exactly one way.
+    /// The length of the body, if the head gives it in exactly one way.
     pub(crate) fn body_length(&self) -> Result<BodyLength, HeadError> {
         let length = self.single("content-length")?;
         let encoding = self.single("transfer-encoding")?;

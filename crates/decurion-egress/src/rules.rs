@@ -58,7 +58,7 @@ pub enum Decision {
     },
     /// No host is allowed, for this reason.
     Closed { why: String },
-    /// It is an address that is not listed. Nobody is asked, because an address says nothing about whose it is.
+    /// It is an address that is not listed. No question is asked, because an address does not show whose it is.
     UnlistedAddress,
 }
 
@@ -110,11 +110,11 @@ pub enum PatternFault {
 }
 
 impl HostRules {
-    /// Rules of these patterns: `example.com`, `*.example.com` (names below it, not itself), `example.com:8443` (this port
-    /// only), an address, or a range such as `10.0.0.0/8`. Without a port, a pattern is about all ports.
+    /// Rules of these patterns: `example.com`, `*.example.com` (names below it, not itself), `example.com:8443` (this
+    /// port only), an address, or a range such as `10.0.0.0/8`. Without a port, a pattern covers all ports.
     ///
-    /// If `open` is true, names that no pattern is about are allowed. Addresses outside of the public network, and
-    /// addresses written instead of a name, have to be listed all the same.
+    /// If `open` is true, names that no pattern covers are allowed. Addresses outside of the public network, and
+    /// addresses in place of a name, must be listed even then.
     pub fn new<'a>(
         allowed: impl IntoIterator<Item = &'a str>,
         denied: impl IntoIterator<Item = &'a str>,
@@ -151,7 +151,7 @@ impl HostRules {
         Self { layers: vec![Arc::new(Layer { closed: Some(why.into()), ..Layer::default() })] }
     }
 
-    /// Whether they allow nothing, whatever a person answers.
+    /// Whether they allow nothing, even if a person says yes.
     pub fn is_closed(&self) -> bool {
         self.layers.iter().any(|layer| layer.closed.is_some())
     }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 
-/// Stands in place of each byte of a secret: the length of a body must stay what its head says.
+/// Replaces each byte of a secret: the length of a body must stay what its head says.
 const BLANK: u8 = b'*';
 
 /// A body whose pieces pass as they come.

@@ -61,7 +61,7 @@ pub(crate) async fn carry(
     let server = match connector.connect(name, Counted { stream: server, tally }).await {
         Ok(server) => server,
         Err(error) => {
-            // The client's TLS stands, so it can be told why there is no server.
+            // The client's TLS connection exists, so it can receive the reason why there is no server.
             let exchange = exchange(Err(format!("cannot open TLS to {host}: {}", why_not(&error))));
             return serve(client, &exchange, std::future::pending()).await;
         }
@@ -217,7 +217,7 @@ fn is_small_text(response: &Response<Incoming>) -> bool {
         && !response.headers().contains_key(CONTENT_ENCODING)
 }
 
-/// Removes what is about one connection. The length of the body is said anew by whoever sends it.
+/// Removes headers that concern one connection. The sender of the body sets its length anew.
 fn remove_hop_headers(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
