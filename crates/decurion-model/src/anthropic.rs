@@ -20,7 +20,7 @@ use crate::{
     WireMessage, sse,
 };
 
-/// Where and as whom to ask.
+/// The address and the credentials.
 #[derive(Clone, Debug)]
 pub struct AnthropicSettings {
     /// Up to where `/v1/messages` follows, e.g. `https://api.anthropic.com`.

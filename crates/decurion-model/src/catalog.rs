@@ -1,6 +1,6 @@
-//! What is known about models: takes a name, gives its window, output limit and price, resolves aliases
-//! and prices a reply's usage. Built-in knowledge is a table; users add to it as data. A model nobody has
-//! heard of gets cautious numbers and no price.
+//! What is known about models: takes a name, gives its window, output limit and price, resolves aliases and prices a
+//! reply's usage. Built-in knowledge is a table; users add to it as data. An unknown model gets cautious numbers and no
+//! price.
 
 use decurion_protocol::{Money, Usage};
 use serde::{Deserialize, Serialize};

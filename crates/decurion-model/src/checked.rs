@@ -168,8 +168,8 @@ impl Dialect {
         }
     }
 
-    /// A block of the model's that is none of the known kinds as they should be: either of a kind that only its provider
-    /// knows, which wants it back as it came, or damaged.
+    /// A block of the model's that is not one of the known kinds: either of a kind that only its provider knows, which
+    /// wants it back unchanged, or damaged.
     fn check_said(self, value: &Value) -> CheckedBlock {
         let Some(kind) = kind(value) else {
             return words_of(value).map_or(CheckedBlock::Damaged, CheckedBlock::Replaced);
@@ -240,8 +240,8 @@ impl Dialect {
     }
 }
 
-/// Leaves out of the model's message what the provider did itself and is only half there: results whose call is neither
-/// here nor known from before, and, where the message is damaged, calls without a result. Gives how many it left out.
+/// Removes from the model's message the halves of the provider's own calls: results whose call is neither here nor
+/// known from before, and, if the message is damaged, calls without a result. Gives how many it removed.
 pub fn drop_unpaired(blocks: &mut Vec<Block>, is_known: impl Fn(&CallId) -> bool, is_damaged: bool) -> u64 {
     let before = blocks.len();
     let here: HashSet<CallId> = blocks.iter().filter_map(provider_call).collect();
@@ -256,7 +256,7 @@ pub fn drop_unpaired(blocks: &mut Vec<Block>, is_known: impl Fn(&CallId) -> bool
     (before - blocks.len()) as u64
 }
 
-/// The id of a block that only the provider knows, which a result of its own may name.
+/// The id of a block that only the provider knows, to which one of its results may refer.
 pub fn provider_call(block: &Block) -> Option<CallId> {
     let Block::Opaque(value) = block else { return None };
     text(value, "id").map(|id| CallId(id.to_owned()))

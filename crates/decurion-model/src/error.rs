@@ -28,7 +28,7 @@ pub enum ModelError {
     Impatient {
         /// That of the last refusal.
         status: u16,
-        /// For whom, and how long.
+        /// The provider, and how long.
         wait: Box<VainWait>,
         said: Said,
     },
@@ -143,7 +143,7 @@ pub struct Said {
 pub enum UnreachableCause {
     /// The name has no address.
     Dns,
-    /// Nobody answers at the address.
+    /// Nothing answers at the address.
     Connect,
     /// The encrypted connection could not be made, for example because of its certificate.
     Tls,

@@ -1,10 +1,10 @@
-//! The one way to a provider. A request comes in; what goes out is the reply's events, between them what
-//! is waited for, and at the end either a complete reply or the error that could not be waited out.
+//! The one way to a provider. A request comes in; the reply's events go out, between them the waits, and at the end
+//! either a complete reply or the error that could not be waited out.
 //!
-//! All waiting, limiting and trying again of the whole program is here. A reply that fails is asked for
-//! again from the beginning, and what was shown of it is declared void; a reply that is complete is never
-//! asked for again. Every wait has a deadline or an announced end, and dropping the stream ends it at once. With a
-//! patience, refusals are waited out only as long as that, unless the provider answers other requests meanwhile.
+//! All waiting, limiting and retrying of the whole program is here. A reply that fails is requested again from the
+//! beginning, and the parts that were shown are declared void; a complete reply is never requested again. Every wait
+//! has a deadline or an announced end, and dropping the stream ends it at once. With a patience, refusals are waited
+//! out only for that time, unless the provider answers other requests meanwhile.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ pub enum GatewayEvent {
     Waiting(WaitReason),
     /// The wait is over.
     Resumed,
-    /// The request is sent as soon as the next event is asked for.
+    /// The request is sent when the next event is polled.
     Sending,
     /// A try of the request that the provider has not refused gave no reply: everything shown of it is void, and it may
     /// be billed.
@@ -43,7 +43,7 @@ pub enum GatewayEvent {
         shown: bool,
         /// Whether it ended by a silence, in which the model may have worked unseen.
         stalled: bool,
-        /// Whether it is asked for again; if not, the error follows.
+        /// Whether it is retried; if not, the error follows.
         again: bool,
     },
     /// Another model answers from here on.
@@ -58,11 +58,11 @@ pub enum GatewayEvent {
 /// How patient a gateway is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatewaySettings {
-    /// The longest time until something comes of a reply. A server may read for minutes before it begins.
+    /// The longest time until the first event of a reply. A server may read for minutes before it begins.
     pub first_event: Duration,
     /// The longest silence after that. Anything is a sign of life, keep-alives too: many models think unseen.
     pub idle: Duration,
-    /// The longest time without content, whatever else comes.
+    /// The longest time without content, even if other events arrive.
     pub content: Duration,
     /// The longest time one turn may be under way, all its tries together, waits left out.
     pub turn: Duration,
@@ -169,7 +169,7 @@ pub struct Turn {
     ticket: u64,
     chance: Chance,
     phase: Phase,
-    /// What goes out before the phase goes on.
+    /// Events to send before the phase continues.
     out: VecDeque<GatewayEvent>,
     /// Whether the last thing said about waiting was that we wait.
     waiting: bool,
@@ -188,7 +188,7 @@ enum Phase {
     Resting {
         until: Instant,
     },
-    /// It is our turn; the request is sent when the next event is asked for.
+    /// It is our turn; the request is sent when the next event is polled.
     Admitted(Permit),
     Streaming(Box<Try>),
     /// Out of patience; the error is still to be said.
@@ -220,7 +220,7 @@ struct Count {
     malformed: u32,
     empty: u32,
     overloads: u32,
-    /// When the model was first refused, and what was said last.
+    /// When the model was first refused, and the last message.
     refused: Option<(Instant, u16, Said)>,
     /// Time spent under way in all tries.
     active: Duration,
@@ -237,7 +237,7 @@ enum Next {
     Rest(Duration, u32),
 }
 
-/// What comes of a turn.
+/// The result of a turn.
 pub type Item = Result<GatewayEvent, ModelError>;
 
 impl Turn {
@@ -257,8 +257,8 @@ impl Turn {
         }
     }
 
-    /// Leaves the provider's line, to stand in it again when the next event is asked for. One that waits for anything
-    /// else must not keep others from the provider.
+    /// Leaves the provider's queue, and joins it again when the next event is polled. A request that waits for anything
+    /// else must not block others.
     pub fn step_aside(&mut self) {
         if matches!(self.phase, Phase::Queued { .. } | Phase::Admitted(_)) {
             self.phase = Phase::Ready;
@@ -573,7 +573,7 @@ impl Try {
         self.begun |= !matches!(event, ModelEvent::Accepted(_));
         let counts = match event {
             ModelEvent::Accepted(_) | ModelEvent::Alive => false,
-            // White space alone can go on for hours and says nothing.
+            // White space alone can arrive for hours without meaning.
             ModelEvent::Delta(Delta::Text { text, .. } | Delta::Thinking { text, .. }) => {
                 !text.trim().is_empty()
             }
@@ -598,8 +598,8 @@ impl Try {
     }
 }
 
-/// The error of a request that would wait until then for longer than its patience lasts. What counts is how long nothing
-/// was answered: behind others that are, a request only stands in line.
+/// The error of a request that would have to wait longer than its patience lasts. Only the time in which nothing was
+/// answered counts: behind others that are answered, a request just waits in the queue.
 fn out_of_patience(
     gateway: &Inner,
     request: &ModelRequest,

@@ -86,7 +86,7 @@ impl Http {
 }
 
 impl Inner {
-    /// A client that trusts nobody: good for plain addresses, and made in no time.
+    /// A client without trusted certificates: for plain addresses, and cheap to make.
     fn plain(&self) -> Result<Client, ModelError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
@@ -121,7 +121,7 @@ impl Inner {
             .tcp_keepalive(Duration::from_secs(30))
             .tcp_keepalive_interval(Duration::from_secs(15))
             .tcp_keepalive_retries(4)
-            // A redirect would carry the key to a place nobody configured.
+            // A redirect would send the key to an address that is not configured.
             .redirect(reqwest::redirect::Policy::none())
             // Trying again is the gateway's.
             .retry(reqwest::retry::never())

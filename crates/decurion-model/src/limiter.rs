@@ -1,6 +1,6 @@
-//! Whose turn it is. Requests for one model of one key come in, permits go out: all at once until the
-//! provider says it is too much, then as many as it bears, the root first and subtrees in turn. A refusal
-//! pauses everyone, and after a pause one request goes ahead to see whether the way is free.
+//! Whose turn it is. Requests for one model of one key come in, permits go out: all at once until the provider says it
+//! is too much, then as many as it bears, the root first and subtrees in turn. A refusal pauses all, and after a pause
+//! one request tests whether the provider answers again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -98,8 +98,8 @@ impl Limiter {
         self.lock().rate.last_answer
     }
 
-    /// Lets everyone go who may. Permits are sent outside the lock, because one that nobody takes comes
-    /// back at once.
+    /// Admits all that may be sent. Permits are sent outside the lock, because one without a receiver comes back at
+    /// once.
     fn admit(&self) {
         loop {
             let (sender, facts) = {
@@ -174,7 +174,7 @@ impl Drop for Waiter {
 }
 
 impl Permit {
-    /// What the provider said about its limits: if nothing is left, nobody asks until there is.
+    /// The provider's message about its limits: if nothing is left, no request is sent until there is.
     pub fn limited(&self, limits: &RateLimits) {
         if let (Some(0), Some(reset)) = (limits.remaining, limits.reset)
             && self.limiter.lock().rate.pause(Instant::now() + reset)
@@ -225,7 +225,7 @@ struct Rate {
     probe: Probe,
     /// Refusals in a row, those of one burst counted once.
     refusals: u32,
-    /// Counts bursts of refusals: what started before one says nothing about what came of it.
+    /// Counts bursts of refusals: the result of a request that started before one says nothing about it.
     epoch: u64,
     last_refusal: Option<Instant>,
     last_answer: Option<Instant>,
@@ -332,7 +332,7 @@ impl Rate {
 
 // ---- who ----
 
-/// Which line a waiter stands in.
+/// The queue of a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Key {
     Root,
@@ -403,7 +403,7 @@ impl Queue {
         }
     }
 
-    /// How many go before this one, if nobody else comes.
+    /// How many go before this one, if no others arrive.
     fn ahead(&self, key: &Key, ticket: u64) -> usize {
         let Key::Subtree(name) = key else { return self.root.range(..ticket).count() };
         let Some(place) = self.subtrees.iter().position(|(other, _)| other == name) else { return 0 };

@@ -21,7 +21,7 @@ use crate::{
     WireMessage, sse,
 };
 
-/// Where and as whom to ask.
+/// The address and the credentials.
 #[derive(Clone, Debug)]
 pub struct OpenAiChatSettings {
     /// Up to where `/chat/completions` follows, e.g. `http://localhost:11434/v1`.
@@ -136,8 +136,8 @@ pub fn usual_limit_field(model: &str) -> OutputLimitField {
     }
 }
 
-/// From gpt-5.2 on, Chat Completions takes function tools only without reasoning effort; some of these models have
-/// one unless `none` is asked for.
+/// From gpt-5.2 on, Chat Completions takes function tools only without reasoning effort; some of these models use one
+/// by default unless the request says `none`.
 fn refuses_effort_with_tools(model: &str) -> bool {
     gpt_version(model).is_some_and(|version| version >= (5, 2))
 }
@@ -164,7 +164,7 @@ pub(crate) fn write_message(message: &Message) -> WireMessage {
     WireMessage::whole(text)
 }
 
-/// Results first, each a message of its own, then whatever else there is as one user message.
+/// Results first, each as its own message, then everything else as one user message.
 fn user_messages(blocks: &[Block]) -> Vec<Value> {
     let mut messages = Vec::new();
     let mut parts: Vec<Value> = Vec::new();

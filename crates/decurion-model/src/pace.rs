@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 /// Waits shorter than this are left out: a timer cannot keep them, and a fast script has many.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The speed of a script and of whoever plays along with it. Copies are the same speed.
+/// The speed of a script and of what plays along with it. Copies have the same speed.
 #[derive(Clone, Debug)]
 pub struct Pace(Arc<watch::Sender<u32>>);
 

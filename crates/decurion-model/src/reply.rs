@@ -41,7 +41,7 @@ const MAX_RAW_INPUT: usize = 10_000;
 pub struct Response {
     pub status: u16,
     pub headers: HeaderMap,
-    /// The body, in whatever pieces it comes.
+    /// The body, in pieces of any size.
     pub body: BoxStream<'static, Result<Bytes, ModelError>>,
 }
 

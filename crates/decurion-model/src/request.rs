@@ -120,7 +120,7 @@ pub enum Dialect {
 /// A head in a provider's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireHead {
-    /// For whom it was written.
+    /// The dialect of the text.
     pub dialect: Dialect,
     /// The model asked for.
     pub model: String,
@@ -195,7 +195,7 @@ impl ModelRequest {
         Self { head, messages: messages.into(), tag: RequestTag::default(), fallback: None }
     }
 
-    /// The body, in order. The moving cache mark is a segment of its own.
+    /// The body, in order. The moving cache mark is a separate segment.
     pub fn segments(&self) -> Vec<Bytes> {
         let mut body = self.body();
         let mut segments = Vec::with_capacity(self.messages.len() * 2 + 4);
@@ -273,7 +273,7 @@ impl Default for RequestTag {
 }
 
 impl RequestClass {
-    /// As it stands in traces.
+    /// The name in traces.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Main => "main",
@@ -289,7 +289,7 @@ impl fmt::Display for RequestClass {
     }
 }
 
-/// The body as frames: a large segment is a frame of its own, small ones are gathered. It walks through the messages
+/// The body as frames: a large segment is one frame, small ones are gathered. It walks through the messages
 /// without a list of its segments, so that a turn in a long conversation does not count references to each of them.
 #[derive(Debug)]
 pub struct RequestBody {

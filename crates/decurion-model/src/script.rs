@@ -34,7 +34,7 @@ pub struct ScriptError {
     pub message: String,
 }
 
-/// A request that no rule fits: the script has a hole, and whoever wrote it should see where.
+/// A request that no rule fits: the script has a hole, and its author should see where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no rule of the script fits agent {agent:?} (path {path:?}), turn {turn}, try {attempt}, whose last message is: {last}"
@@ -60,9 +60,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Why the model stops; none means `tool_use` if there is a call, else `end_turn`.
     pub stop: Option<String>,
-    /// What the reply is said to have used.
+    /// The usage that the reply reports.
     pub usage: Usage,
-    /// The model that is said to answer; none means the one asked for.
+    /// The model that the reply names; none means the requested one.
     pub model: Option<String>,
     /// The message's id; none means one made from the request.
     pub message_id: Option<String>,
@@ -105,7 +105,7 @@ pub enum Step {
         kind: String,
         message: String,
     },
-    /// These bytes, whatever they are.
+    /// These bytes, unchanged.
     Raw(Vec<u8>),
     /// The connection breaks here.
     Reset,

@@ -103,7 +103,7 @@ impl Parser {
                 self.event.clear();
                 self.event.extend_from_slice(value);
             }
-            // Comments, ids, retry times and fields nobody knows.
+            // Comments, ids, retry times and unknown fields.
             _ => {}
         }
         Ok(())

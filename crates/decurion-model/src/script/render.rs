@@ -1,5 +1,5 @@
-//! Turns a plan into what a provider would put on the wire. In: a plan, a dialect, ids. Out: steps for
-//! whoever plays them: a head, bytes (each written and flushed on its own), waits, breaks.
+//! Turns a plan into what a provider would put on the wire. In: a plan, a dialect, ids. Out: steps for the player: a
+//! head, bytes (each written and flushed on its own), waits, breaks.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -178,7 +178,7 @@ struct Stream<'a> {
 impl Stream<'_> {
     fn play(&mut self) {
         for step in &self.plan.steps {
-            // Before anything is said, a wait or a break is one of the connection, not of the stream.
+            // Before any output, a wait or a break belongs to the connection, not to the stream.
             let speaks = !matches!(
                 step,
                 Step::Delay(_)

@@ -20,7 +20,7 @@ pub struct Seen {
     pub model: String,
     /// 1 + the number of assistant messages in the request; so a request sent again is the same turn.
     pub turn: u32,
-    /// How often this same request has come, from 1. Whoever plays the script counts.
+    /// How often this same request has come, from 1. The player counts.
     pub attempt: u32,
     /// How long the player has been running.
     pub elapsed: Duration,

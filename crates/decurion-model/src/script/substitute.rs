@@ -12,7 +12,7 @@ use super::{CallInput, FailureBody, Plan, Seen, Step};
 /// What `$…` may stand for.
 pub(super) struct Captures<'a> {
     seen: &'a Seen,
-    /// By number and, where they have one, by name. Numbers go on from pattern to pattern.
+    /// By number and, if they have one, by name. Numbers continue from pattern to pattern.
     groups: HashMap<String, String>,
     count: usize,
 }
