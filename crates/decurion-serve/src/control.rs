@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 /// What the command line knows and the session does not.
 pub trait Known: Send + Sync {
-    /// The models that can be chosen, as hosts are told of them.
+    /// The models that can be chosen, in the form for hosts.
     fn models(&self) -> Vec<Value> {
         Vec::new()
     }
@@ -79,7 +79,7 @@ pub enum Shape {
     Hooks,
     /// The end of an output.
     Output,
-    /// What came of putting files back.
+    /// The result of putting files back.
     Rewound,
 }
 
@@ -139,7 +139,7 @@ fn read<T: DeserializeOwned>(value: Value, shape: impl FnOnce(T) -> Value) -> Va
     }
 }
 
-/// What came of putting files back, or why they cannot be.
+/// The result of putting files back, or why it is impossible.
 pub fn rewound_files(rewound: &Rewound) -> Value {
     let mut value = json!({
         "canRewind": rewound.error.is_none(),
@@ -222,7 +222,7 @@ const CATEGORIES: [(ContextKind, &str, &str, &str); 7] = [
     (ContextKind::Messages, "messages", "Messages", "purple"),
 ];
 
-/// A server as hosts are told of it. Its address, variables and headers are not: they may be secrets.
+/// A server in the form for hosts. Its address, variables and headers are left out: they may be secrets.
 fn server(detail: &McpDetail) -> Value {
     let status = &detail.status;
     let tool = |tool: &decurion_protocol::mcp::OfferedTool| {

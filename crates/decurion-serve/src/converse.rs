@@ -1,5 +1,5 @@
-//! A session led by a host. Takes its lines on standard input, gives events and control messages as lines on
-//! standard output, and the session's end when the host has no more to say and everything is quiet.
+//! A session led by a host. Takes its lines on standard input, gives events and control messages as lines on standard
+//! output, and ends the session when the host's input ends and everything is quiet.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -28,7 +28,7 @@ use crate::input::{self, About, Answered, Control, Heard, Input, Said, Wrong};
 use crate::progress::one_line;
 use crate::stream_json::{Facts, StreamJson};
 
-/// What a host is told, and where what it did wrong is said.
+/// What a host receives, and where its mistakes are reported.
 pub struct Host {
     /// The agents that can be started.
     pub agents: Vec<HostAgent>,
@@ -42,18 +42,18 @@ pub struct Host {
     pub greeted: bool,
 }
 
-/// A command as a host is told of it.
+/// A command in the form for hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCommand {
     /// Its name, without the slash.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
     /// What to write behind its name.
     pub hint: String,
 }
 
-/// An agent as a host is told of it.
+/// An agent in the form for hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostAgent {
     pub name: String,
@@ -110,8 +110,8 @@ impl Headless {
     }
 }
 
-/// The line that tells a host that there is no session, in answer to its greeting: it waits for one, and a program that
-/// only ends tells it nothing.
+/// The line that answers a host's greeting if there is no session: the host waits for an answer, and an exit alone
+/// explains nothing.
 pub fn refusal(greeting: &str, reason: &str) -> Vec<u8> {
     let line = failure(greeting, reason, Some("session_not_opened"));
     fit::line(&line, "all of it is on standard error").bytes
@@ -167,7 +167,7 @@ impl Order {
         }
     }
 
-    /// Nobody works on a prompt, and none waits: some may have been taken back.
+    /// No agent works on a prompt, and none waits: some may have been withdrawn.
     fn none_left(&mut self) {
         *self = Self { ahead: 0, late: self.late.drain(..).map(|(_, reason)| (0, reason)).collect() };
     }
@@ -188,7 +188,7 @@ const MOST_KEPT: usize = input::MOST_LINE;
 /// How long a session may take to end when its host is gone, with both its pipes.
 const ABANDONED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What a host is told whose greeting comes when there is a session already.
+/// The answer to a greeting that comes after the session began.
 const TOO_LATE: &str = "initialize came too late: the session began without what it asks for; send it before anything else (and start a session that is resumed with --await-initialize)";
 
 /// How many requests of a host may wait for the session.
@@ -253,10 +253,9 @@ impl Talk {
         let mut reading = Reading::default();
         let mut until = None;
         while !self.state.over {
-            // While the host does not read, what happens waits on record and not here. What it says is heard all the
-            // same: it may be busy saying it, and others may be waiting for that.
-            // But not for ever: what it says may have to be answered, and its answers wait for it too; and while the
-            // session takes no more, the host waits as well, and signals do not.
+            // While the host does not read, events stay in the journal and not here. Its input is still read: it may be
+            // busy writing, and others may be waiting for that. But not for ever: its input may need answers, which
+            // wait for it too. While the session accepts no more, the host waits as well, and signals do not.
             let has_room = reading.see(&self.headless.out);
             let takes = self.headless.out.has_room_for_answers() && self.state.outbox.is_empty();
             let hears = is_there && (takes || self.state.unread);
@@ -315,7 +314,7 @@ impl Talk {
         }
     }
 
-    /// Nobody reads what is printed any more: what is under way is ended.
+    /// The reader of the output is gone: running work is ended.
     fn unread(&mut self) -> bool {
         self.state.unread = true;
         self.headless.stop(&mut self.state);
@@ -335,7 +334,7 @@ impl Talk {
 
     /// Acts on a line of the host; tells whether to leave at once.
     async fn heard(&mut self, heard: Heard, signals: &mut mpsc::Receiver<Signal>) -> bool {
-        // Whoever reads nothing any more is only waited for until it says no more.
+        // If the output is no longer read, wait only for the end of the input.
         if self.state.unread && heard != Heard::End {
             return false;
         }
@@ -353,8 +352,8 @@ impl Talk {
         self.print(lines, signals).await
     }
 
-    /// Lets nobody wait for a line that was not understood: a request of the host is answered, and an answer of its is
-    /// none.
+    /// Lets no one wait because of a line that was not understood: a request of the host gets an answer, and an answer
+    /// of the host counts as none.
     fn misheard(&mut self, about: About, reason: String) -> Option<Value> {
         match about {
             About::Nothing => None,
@@ -391,7 +390,7 @@ impl Talk {
             }
             Said::Request { id, request } => self.request(id, request).into_iter().collect(),
             Said::Cancel(id) => {
-                // What was asked of the session is done all the same; nobody waits for the answer.
+                // The session still does its work; only the answer is no longer needed.
                 self.pending.retain(|_, pending| pending.id != id);
                 Vec::new()
             }
@@ -402,7 +401,7 @@ impl Talk {
         }
     }
 
-    /// Keeps what the next prompt is to begin with, which nobody works on by itself.
+    /// Keeps blocks that the next prompt is to begin with, and that start no work alone.
     fn keep(&mut self, blocks: Vec<Block>) {
         if size_of(&self.kept) + size_of(&blocks) > MOST_KEPT {
             return self.complain(&format!(
@@ -503,7 +502,7 @@ impl Talk {
         }
     }
 
-    /// What a host is told when it comes.
+    /// The first message for a host.
     fn hello(&self) -> Value {
         let agent = |agent: &HostAgent| {
             let mut value = json!({"name": agent.name, "description": agent.description});
@@ -524,7 +523,7 @@ impl Talk {
         })
     }
 
-    /// Passes the host's answer on. One that nobody waits for is reported and ignored.
+    /// Passes the host's answer on. One that is not expected is reported and ignored.
     fn answered(&mut self, id: &str, response: Result<Value, String>) {
         let wanted = id.parse::<HostRequestId>().ok().and_then(|id| Some((id, self.wanted.remove(&id)?)));
         if let Some((request, wanted)) = wanted {
@@ -573,7 +572,7 @@ impl Talk {
         self.headless.ask(&mut self.state, Command::AnswerHost { request, answer });
     }
 
-    /// Nobody will answer what the session wants of the host.
+    /// Requests of the session to the host will get no answer.
     fn fail_wanted(&mut self) {
         let wanted: Vec<HostRequestId> = self.wanted.drain().map(|(id, _)| id).collect();
         for request in wanted {
@@ -581,8 +580,8 @@ impl Talk {
         }
     }
 
-    /// Asks the host for something, if it is there; tells whether to leave at once. What was asked before is shown
-    /// again where somebody may have missed it, and is not missed here.
+    /// Asks the host for something, if it is there; gives whether to leave at once. Earlier requests are shown again
+    /// after a lag of the stream; here none is lost.
     async fn want(
         &mut self,
         request: &HostRequest,
@@ -655,7 +654,7 @@ impl Talk {
         self.answer(question, nothing, "host");
     }
 
-    /// The host says no more: nobody will answer what is open, and the session ends when it is quiet.
+    /// The host's input has ended: open requests will get no answer, and the session ends when it is quiet.
     fn gone(&mut self) {
         if !self.kept.is_empty() {
             self.complain(

@@ -1,6 +1,5 @@
-//! Lines that fit. Takes a line as JSON, gives its bytes, never more than hosts read in one line: what is too
-//! long is cut, and says so with the place where all of it is. What a host gives back of a cut input is put
-//! together again.
+//! Lines within the limit of hosts. Takes a line as JSON, gives its bytes: a text that is too long is cut, with a note
+//! that names the place of the whole. A cut input that a host gives back is put together again.
 
 use decurion_protocol::size::size_of;
 use serde_json::{Map, Value, json};
@@ -8,7 +7,7 @@ use serde_json::{Map, Value, json};
 /// The most bytes of a line. Hosts give up at 1 MiB, the end of the line included.
 pub const MOST_BYTES: usize = 1_000_000;
 
-/// How every note of a cut begins: nobody writes this by accident.
+/// How every note of a cut begins: no one writes this by accident.
 const MARK: &str = "… [cut here by decurion: ";
 /// The name under which an object says that members were left out.
 const LEFT_OUT: &str = "…";
@@ -59,9 +58,9 @@ fn within(value: &Value, place: &str, most: usize) -> Fitted {
     Fitted { bytes: shorter.to_string().into_bytes(), cut: Some(shorter) }
 }
 
-/// What a host means by a value that it was shown cut. What was cut must come back in its place and as it was shown,
-/// and is whole then; what was not cut may come back as anything. None otherwise: who changes, moves or leaves out a
-/// text of which it saw the beginning would have only that left of it, and nobody can tell what is meant.
+/// What a host means by a value that it was shown cut. A cut text must come back in its place and as it was shown, and
+/// is whole then; other parts may come back changed. None otherwise: a host that changes, moves or leaves out a cut
+/// text would lose the rest of it, so its meaning is unknown.
 pub fn restored(given: &Value, shown: &Value, whole: &Value) -> Option<Value> {
     if given == shown {
         return Some(whole.clone());
@@ -236,7 +235,7 @@ impl Note {
         members.insert(LEFT_OUT.to_owned(), Value::String(text));
     }
 
-    /// What is said where a line cannot be cut.
+    /// The replacement for a line that cannot be cut.
     fn instead_of(&self, value: &Value) -> Value {
         let plain = |name: &str| value.get(name).filter(|member| size_of(member) < SMALL).cloned();
         let names =

@@ -45,13 +45,13 @@ pub enum Signal {
 #[derive(Clone, Debug)]
 pub struct Finish {
     pub session: SessionId,
-    /// The worst of the root's last outcome and of every ending that nobody was told of.
+    /// The worst of the root's last outcome and of every end that no agent was notified of.
     pub outcome: Outcome,
     /// What the root's last run took.
     pub totals: Totals,
     /// The signal that ended it, if one did.
     pub signal: Option<Signal>,
-    /// Whether nobody reads what is printed any more.
+    /// Whether the reader of the output is gone.
     pub unread: bool,
     /// Why the output could not be written. A reader that has gone is no such reason.
     pub unwritten: Option<String>,
@@ -196,7 +196,7 @@ impl Headless {
         }
     }
 
-    /// Asks for the end of the session: now if it was told to stop, else when everything is quiet.
+    /// Asks for the end of the session: now after an order to stop, else when everything is quiet.
     pub(crate) fn end(&self, state: &mut State) {
         let command = if state.signal.is_some() || state.unread {
             Command::Close { reason: "told to stop".to_owned() }
@@ -250,7 +250,7 @@ impl Headless {
                     self.end(state);
                 }
             }
-            // Nobody waits for a program that is not there.
+            // Without a leading program, the session must not wait for one.
             Event::HostAsked { request } if !state.led => {
                 let gone = Command::AnswerHost { request: request.id, answer: HostAnswer::Gone };
                 self.ask(state, gone);
@@ -349,11 +349,11 @@ impl Headless {
         }
     }
 
-    /// Ends the session. Told to leave, it does so in time: what a full disk, a stubborn command or a reader
-    /// that does not read still holds up is settled by the next resume, as after any other death.
+    /// Ends the session. After an order to leave, within a time limit: work that is still held up by a full disk, a
+    /// stubborn command or a slow reader is settled by the next resume, as after a crash.
     async fn leave(&mut self, state: &mut State, signals: &mut mpsc::Receiver<Signal>) {
         if state.signal.is_none() {
-            // The events have ended: nobody is left to be told.
+            // The events have ended: there is no session to tell.
             return;
         }
         let _ = tokio::time::timeout(LEAVE_WITHIN, self.close(state, signals)).await;
@@ -393,8 +393,8 @@ pub(crate) async fn takes_more(commands: &CommandSender, outbox: &VecDeque<Reque
     }
 }
 
-/// Waits until what went beside the answer is written. Progress that cannot be shown is no failure, and warnings
-/// that nobody reads keep nobody.
+/// Waits until the output beside the answer is written. Progress that cannot be shown is no failure, and unread
+/// warnings block no one.
 async fn let_go(progress: Progress, signal: &mut Option<Signal>, signals: &mut mpsc::Receiver<Signal>) {
     match progress {
         Progress::Off | Progress::Inline => {}
@@ -449,7 +449,7 @@ pub(crate) struct State {
     running: bool,
     /// How the root's last run ended; for a single prompt, the worst of its runs.
     pub(crate) ended: Option<(Outcome, Totals)>,
-    /// What nobody was told of.
+    /// Ends that no agent was notified of.
     unheard: Option<Outcome>,
     /// The checkout of the session's own that is kept.
     worktree: Option<SessionWorktree>,

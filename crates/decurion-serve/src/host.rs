@@ -1,6 +1,5 @@
-//! What a session asks of the program that leads it, as that program reads it. Takes a request, gives the line that
-//! asks it, bounded, or why it cannot be asked; takes what the program says, gives the answer, in which what it was
-//! shown only a part of is whole again.
+//! Requests of a session to its leading program, in the form for that program. Takes a request, gives the bounded line
+//! for it, or why it cannot be sent; takes the program's answer, gives it with the cut parts whole again.
 
 use decurion_protocol::{HostAnswer, HostAsked, HostRequest};
 use serde_json::{Value, json};
@@ -49,8 +48,8 @@ impl Wanted {
 }
 
 impl Cut {
-    /// An answer by one who saw only part of it. What it gives back of that is whole again; where it cannot be, the
-    /// hook has failed, unless it says no to something, which counts whatever else it says.
+    /// An answer to a request that was shown cut. Cut texts in it are made whole again; if that is impossible, the hook
+    /// has failed, unless its answer is a "no", which always counts.
     fn answer(&self, mut value: Value) -> HostAnswer {
         let is_no = says_no(&value);
         for (place, name) in GIVEN_BACK {

@@ -25,7 +25,7 @@ pub struct Initialize {
     pub append_system: Option<String>,
     /// What the answer must satisfy.
     pub json_schema: Option<Value>,
-    /// The only skills that the session's own agent is told of.
+    /// The only skills that the session's own agent may see.
     pub skills: Option<Vec<String>>,
     pub plugins: Vec<WantedPlugin>,
     /// Whether the texts of agents that are waited for are shown too.
@@ -163,7 +163,7 @@ fn plugins(request: &Value, left_out: &mut Vec<String>) -> Result<Vec<WantedPlug
     Ok(folders)
 }
 
-/// The functions that are hooks: by event, each with whom it concerns.
+/// The functions that are hooks: by event, each with its matcher.
 fn hooks(request: &Value, left_out: &mut Vec<String>) -> Result<Vec<HookDeclaration>, String> {
     let mut hooks = Vec::new();
     for (name, groups) in object(request, "hooks")?.into_iter().flatten() {

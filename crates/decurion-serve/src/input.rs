@@ -1,5 +1,5 @@
-//! What a host says on standard input. Takes bytes, gives one message for each line, or what is wrong with
-//! it; a line that is too long, cut off or not JSON never stops the lines after it.
+//! The host's messages on standard input. Takes bytes, gives one message for each line, or what is wrong with it; a
+//! line that is too long, cut off or not JSON never stops the lines after it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub struct Input<R> {
 pub enum Patience {
     /// Until there is work, or a request of the host waits for the session.
     Long,
-    /// A moment: it may have agents that go on by themselves.
+    /// A moment: it may have agents that work in the background.
     Short,
 }
 
@@ -65,7 +65,7 @@ pub enum Heard {
 /// A line that cannot be acted on.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// What it was about, so that nobody waits for it.
+    /// The subject, so that no one waits for it.
     pub about: About,
     /// The line's number and what is wrong with it.
     pub reason: String,
@@ -88,7 +88,7 @@ pub enum About {
 #[derive(Debug, PartialEq)]
 pub enum Said {
     Work(Command),
-    /// Work on this, though part of it was passed over.
+    /// Work on this, although part of it was left out.
     Amended {
         work: Command,
         /// The line's member, what is wrong with it, and what was done about that.
@@ -96,13 +96,13 @@ pub enum Said {
     },
     /// Something that the next prompt begins with, and that is no prompt itself.
     Beforehand(Vec<Block>),
-    /// A request of its own.
+    /// A request of the host.
     Request {
         /// Chosen by the host.
         id: String,
         request: Control,
     },
-    /// It no longer wants the answer to a request of its own.
+    /// It no longer wants the answer to one of its requests.
     Cancel(String),
     /// The answer to a request of ours.
     Response {
@@ -150,10 +150,10 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
         }
     }
 
-    /// What the host wants of the session, if it says so before it gives work. What it says before that stays to be
-    /// acted on, and so does the greeting; only a request that is not understood, which may be a greeting that is put
-    /// right next, is answered at once. Whoever asks for something else first may wait for that answer, so the wait for
-    /// a greeting ends soon after.
+    /// What the host wants of the session, if it says so before the first work. Earlier messages are kept, and so is
+    /// the greeting; only a request that is not understood, which may be a greeting that is corrected next, is answered
+    /// at once. A host that asks for something else first may wait for that answer, so the wait for a greeting ends
+    /// soon after.
     pub async fn greeting(
         &mut self,
         patience: Patience,
@@ -322,7 +322,7 @@ fn with_whole_characters(line: &[u8]) -> Option<Vec<u8>> {
     is_mended.then_some(mended)
 }
 
-/// What a line is about, whatever is wrong with it behind the place that says so.
+/// The subject of a line, even if the rest of it is wrong.
 fn about(line: &[u8]) -> About {
     let mut seen = Seen::default();
     // It ends where the line can be read no further; what was seen until then counts.
@@ -439,7 +439,7 @@ fn user(value: &Value) -> Result<Said, String> {
     Ok(match (work(blocks), line) {
         (Command::Prompt { blocks }, Ok(Some(line))) => Said::Work(Command::Submit { line, blocks }),
         (work, Ok(_)) => Said::Work(work),
-        // Whoever sent it waits for its result.
+        // The sender waits for its result.
         (work, Err(error)) => {
             Said::Amended { work, problem: format!("`uuid`: {error}; the message has another id") }
         }
@@ -550,7 +550,7 @@ impl Wish<'_> {
                 Some(_) => {
                     return Err("`request.max_thinking_tokens` is neither a number nor null".to_owned());
                 }
-                // Only how thinking is shown is asked for, which nothing here depends on.
+                // It only asks how thinking is shown, which has no effect here.
                 None => Control::All(Vec::new(), nothing()),
             });
         }
@@ -630,8 +630,8 @@ pub fn answer(question: &Question, response: Result<Value, String>) -> Answered 
     }
 }
 
-/// What a host's answer to a server's question means, and what is wrong with it. One that is not understood
-/// answers nothing. What is in it is named nowhere: it is for the server alone.
+/// The meaning of a host's answer to a server's question, and what is wrong with it. One that is not understood counts
+/// as no answer. Its content is never reported: it is for the server alone.
 fn elicited(response: Result<Value, String>) -> (Elicited, Option<String>) {
     let nothing = |problem: String| (Elicited::plain(ElicitationAction::Cancel), Some(problem));
     let response = match response {
@@ -656,11 +656,11 @@ fn elicited(response: Result<Value, String>) -> (Elicited, Option<String>) {
 /// A host's answer, understood.
 #[derive(Debug, PartialEq)]
 pub struct Answered {
-    /// What the call is told.
+    /// The answer for the call.
     pub answer: Answer,
     /// What else is to change with it.
     pub updates: Vec<PermissionUpdate>,
-    /// What is to be said about it.
+    /// Problems to report.
     pub problems: Vec<String>,
 }
 

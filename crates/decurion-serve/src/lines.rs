@@ -1,5 +1,5 @@
-//! Lines on their way out. Takes whole lines, gives them in order to a reader that may be slow, may stop reading or may be
-//! gone: how much waits for it is bounded, and whoever makes the lines can tell before it makes more.
+//! Output lines. Takes whole lines, gives them in order to a reader that may be slow, may stop reading or may be gone:
+//! the number of waiting bytes is bounded, and a producer can check it before it makes more.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 /// While so many bytes wait, nothing is made that can wait itself.
 const ENOUGH: usize = 256 << 10;
-/// While so many bytes wait, nothing is asked for that must be answered. Far enough from the most that the last answer
+/// While this many bytes wait, no request that needs an answer is read. Well below the limit, so that the last answer
 /// has room.
 const MUCH: usize = 4 << 20;
 /// While so many bytes wait, nothing more is taken.
@@ -42,7 +42,7 @@ struct Waiting {
     written: u64,
     /// No more lines come.
     is_closed: bool,
-    /// Nobody reads any more.
+    /// The reader is gone.
     is_broken: bool,
     /// The pipe says so itself.
     is_unread: bool,
@@ -103,7 +103,7 @@ impl Lines {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("unread".to_owned()).stack_size(64 * 1024);
         thread.spawn(move || {
-            // An end is told of whatever is waited for; nothing else is.
+            // The end of the pipe is always reported; no other event is wanted.
             let mut watched = [PollFd::new(&pipe, PollFlags::empty())];
             while poll(&mut watched, None) == Err(rustix::io::Errno::INTR) {}
             if watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
@@ -154,7 +154,7 @@ impl Lines {
         self.shared.lock().bytes < ENOUGH
     }
 
-    /// Whether so little waits that whoever reads it may be listened to, who must be answered.
+    /// Whether the queue is short enough to read requests, which need answers.
     pub(crate) fn has_room_for_answers(&self) -> bool {
         self.shared.lock().bytes < MUCH
     }
@@ -164,7 +164,7 @@ impl Lines {
         self.wait_for(|waiting| waiting.bytes < ENOUGH).await;
     }
 
-    /// Returns once everything is written, or nobody reads any more.
+    /// Returns once everything is written, or the reader is gone.
     pub(crate) async fn written_out(&self) {
         self.wait_for(|waiting| waiting.bytes == 0).await;
     }
@@ -184,7 +184,7 @@ impl Lines {
         self.shared.lock().written
     }
 
-    /// Returns when the pipe says that nobody reads it any more.
+    /// Returns when the pipe reports that its reader is gone.
     pub(crate) async fn unread(&self) {
         self.wait_for(|waiting| waiting.is_unread).await;
     }

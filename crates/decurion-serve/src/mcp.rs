@@ -24,7 +24,7 @@ use crate::input::MOST_LINE;
 const MOST_RUNNING: usize = 16;
 /// How many that have ended are remembered.
 const MOST_KEPT: usize = 256;
-/// How long what runs may take to end when nobody is left to hear it.
+/// How long running work may take to end after its caller is gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long TaskOutput waits that does not say, in milliseconds.
 const USUAL_WAIT: u64 = 30_000;
@@ -113,7 +113,7 @@ impl Server {
             ("ping", Some(id)) => self.say(&success(&id, &json!({}))).await,
             ("tools/list", Some(id)) => self.say(&success(&id, &json!({"tools": self.offer.tools}))).await,
             ("tools/call", Some(id)) => {
-                // Known before anything else is heard: what comes next may be that it is not wanted, or the end.
+                // Created before the next line is read, which may be the cancellation or the end.
                 let (cancel, cancelled) = watch::channel(false);
                 lock(&self.calls).insert(id.to_string(), cancel);
                 working.spawn(Arc::clone(self).call(id, params, cancelled));
@@ -152,7 +152,7 @@ impl Server {
             other => Err(format!("there is no such tool: {other}")),
         };
         lock(&self.calls).remove(&id.to_string());
-        // Whoever cancelled does not want to hear of it.
+        // The caller that cancelled wants no answer.
         if *cancelled.borrow() {
             return;
         }

@@ -1,6 +1,6 @@
-//! Events as short lines for people. Takes envelopes, gives what a person watching wants to know: what the
-//! agent does, what came of it, what it waits for; and of each of its agents and background commands when it
-//! began, which tools it used and how it ended, moved in by its depth.
+//! Events as short lines for people. Takes envelopes, gives what a person who watches wants to know: what the agent
+//! does, its results, what it waits for; and for each agent and background command its start, tools and end, indented
+//! by its depth.
 
 use std::collections::{HashMap, HashSet};
 
@@ -51,7 +51,7 @@ impl Teller {
         lines
     }
 
-    /// What came of a call. It is named where its own line is not the one above.
+    /// The result of a call, with its name unless its own line is directly above.
     fn ended(&mut self, call: &CallId, tool: &str, output: &ToolOutput) -> Vec<String> {
         let title = self.calls.remove(call).filter(|_| self.last.as_ref() != Some(call));
         let mut lines = result(tool, output);
@@ -160,7 +160,7 @@ fn of_root(event: &Event) -> Vec<String> {
 }
 
 fn indent(depth: u32) -> String {
-    // Beyond this nobody sees the difference, and a line must stay a line.
+    // Deeper levels look the same, and a line must stay a line.
     "  ".repeat(depth.min(12) as usize)
 }
 

@@ -82,7 +82,7 @@ pub struct Door {
     pub commands: CommandSender,
     /// Where its events come from, once more for every client.
     pub events: Subscribe,
-    /// Whether a client was started by the session itself, or that cannot be told.
+    /// Whether a client is a descendant of the session itself, or its origin is unknown.
     pub from_below: fn(BorrowedFd<'_>) -> bool,
 }
 
@@ -331,8 +331,8 @@ async fn hear(
             Err(_) => return End::Gone,
         }
     }
-    // One that only stopped writing may still want to read; but one that goes closes its two halves one after the other,
-    // and would be counted among the clients until something happens in the session.
+    // A client that only stopped writing may still want to read; but a client that leaves closes its two halves one
+    // after the other, and would be counted as connected until the next event.
     while let Ok(ready) = reader.get_ref().ready(Interest::WRITABLE).await
         && !ready.is_write_closed()
     {

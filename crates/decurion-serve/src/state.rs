@@ -1,18 +1,18 @@
-//! Whether a session works, rests or needs an answer. Takes events in order, gives the word that a host is told
-//! when that changes.
+//! Whether a session works, rests or needs an answer. Takes events in order, gives the state line for hosts when that
+//! changes.
 
 use std::collections::HashMap;
 
 use decurion_protocol::{AgentId, CallId, Envelope, Event, QuestionId};
 
-/// What a host is told of the session's state.
+/// Which state lines a host gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StateLines {
     #[default]
     Off,
     /// Everything, for its own use (`CLAUDE_CODE_SDK_READS_SESSION_STATE`).
     HostOnly,
-    /// Everything, for whoever it works for (`CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS`).
+    /// All, for the program that leads it (`CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS`).
     On,
 }
 
@@ -20,7 +20,7 @@ pub enum StateLines {
 #[derive(Debug, Default)]
 pub struct SessionState {
     works: bool,
-    /// Questions that nobody has answered: whose, and for which call.
+    /// Open questions: the agent and the call of each.
     open: HashMap<QuestionId, (Option<AgentId>, CallId)>,
     told: Option<&'static str>,
 }

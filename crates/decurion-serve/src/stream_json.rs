@@ -39,7 +39,7 @@ pub struct Facts {
     pub agent_text: bool,
     /// Whether every hook is shown, or only those of the session's start.
     pub hooks: bool,
-    /// Whether the session's state is told.
+    /// Whether the session's state is reported.
     pub state: StateLines,
     /// The session's transcript, where the whole of what is cut in a line is found; none where none is kept.
     pub transcript: Option<String>,
@@ -89,7 +89,7 @@ pub struct StreamJson {
     one_result: bool,
     /// Whether what the host says is echoed.
     replay: bool,
-    /// The checkout of its own that the session works in: where, and on which branch.
+    /// The worktree that the session works in: its path and branch.
     worktree: Option<(String, String)>,
     state: SessionState,
     queued: u32,
@@ -112,10 +112,10 @@ struct Turn {
     shortening: Option<Timestamp>,
 }
 
-/// How long a call has run before it is told of, and how long until that is told again, in milliseconds.
+/// How long a call runs before its first progress line, and the time between two, in milliseconds.
 const PROGRESS_EVERY: u64 = 1_000;
 
-/// Where a result tells of the checkout of its own that the session works in.
+/// The member of a result that names the session's worktree.
 pub(crate) const WORKTREE_PATH: &str = "worktreePath";
 pub(crate) const WORKTREE_BRANCH: &str = "worktreeBranch";
 
@@ -215,7 +215,7 @@ impl StreamJson {
         &self.whole
     }
 
-    /// The same as hosts are told of it.
+    /// The same in the form for hosts.
     pub(crate) fn session_usage(&self) -> Value {
         json!({
             "total_cost_usd": self.whole.cost.dollars(),
@@ -303,7 +303,7 @@ impl StreamJson {
                 None => Vec::new(),
             },
             Event::Replied { reply: Reply::Done { value }, .. } if value.get("unheard").is_some() => {
-                // The session's last word: what still runs ends with it, and nobody is left to say so.
+                // The last message of the session: work that still runs ends with it, without a message.
                 let left = std::mem::take(&mut self.hooks);
                 left.into_iter()
                     .map(|hook| self.hook_response(&Event::hook_cancelled(hook.clone()), &hook))
@@ -607,7 +607,7 @@ impl StreamJson {
         }))
     }
 
-    /// A call says that it goes on.
+    /// A progress line of a call.
     fn call_goes_on(&mut self, envelope: &Envelope, call: &CallId) -> Option<Value> {
         let (tool, since, told) = self.calls.get_mut(call)?;
         if milliseconds(*told, envelope.at) < PROGRESS_EVERY {
@@ -679,7 +679,7 @@ impl StreamJson {
         raw_events(delta).into_iter().map(line).collect()
     }
 
-    /// The result of a prompt that was never begun: whoever sent it waits for one.
+    /// The result of a prompt that never started: its sender waits for one.
     pub(crate) fn not_begun(&mut self, error: String) -> Value {
         // Nothing of what is under way is its.
         let (since, turn) = (std::mem::take(&mut self.since), std::mem::take(&mut self.turn));
@@ -689,7 +689,7 @@ impl StreamJson {
         line
     }
 
-    /// Whether the root was woken by something it was told of, and not by a prompt.
+    /// Whether a notice woke the root, and not a prompt.
     pub(crate) fn is_woken(&self) -> bool {
         matches!(self.cause, Cause::Notification(_))
     }
@@ -704,7 +704,7 @@ impl StreamJson {
         let index = self.results;
         self.results += 1;
         let ending = match outcome {
-            // Whoever leads the session hears of refusals one by one, and with the result.
+            // The leading program sees each refusal, and all of them with the result.
             Outcome::Denied { partial, .. } if self.facts.led => Ending::done(partial),
             outcome => Ending::of(outcome, totals, self.turn.asked),
         };

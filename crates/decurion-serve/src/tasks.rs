@@ -18,7 +18,7 @@ pub type SystemLine = (&'static str, Value);
 #[derive(Debug, Default)]
 pub struct Tasks {
     rows: HashMap<TaskId, Row>,
-    /// Those that nobody waits for, in the order they went there.
+    /// Those in the background, in the order they went there.
     background: Vec<TaskId>,
     /// What calls that may start an agent asked for, until they did or ended.
     requested: HashMap<CallId, Option<bool>>,
@@ -194,7 +194,7 @@ impl Tasks {
         row.shown = progress.tools;
         let skipped = progress.activities.len().saturating_sub(fresh);
         let new = &progress.activities[skipped..];
-        // Those that are no longer remembered are counted all the same.
+        // Forgotten ones are still counted.
         let before = progress.tools.saturating_sub(u32::try_from(new.len()).unwrap_or(u32::MAX));
         let line = |(count, activity): (u32, &Activity)| {
             let fields = json!({
@@ -224,7 +224,7 @@ impl Tasks {
         Some(Begun { call: call_of(&row.record).to_owned(), parent_call })
     }
 
-    /// Marks a line as an agent's own: by the call that started it, its id, its type and what it is for.
+    /// Marks a line as an agent's: by the call that started it, its id, its type and its description.
     pub fn sign(&self, agent: &AgentId, line: &mut Map<String, Value>) {
         line.insert("agent_id".to_owned(), json!(agent));
         let Some(row) = self.rows.get(&agent.clone().into()) else { return };
@@ -233,8 +233,7 @@ impl Tasks {
         line.insert("task_description".to_owned(), json!(row.record.description));
     }
 
-    /// Whether this call is the one that started the agent: a fork repeats it at the head of its own
-    /// conversation, where it is no news.
+    /// Whether this call started the agent: a fork repeats it at the head of its own conversation, where it is not new.
     pub fn is_entry(&self, agent: Option<&AgentId>, call: &CallId) -> bool {
         let row = agent.and_then(|agent| self.rows.get(&agent.clone().into()));
         row.is_some_and(|row| row.record.call.as_ref() == Some(call))

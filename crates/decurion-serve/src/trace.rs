@@ -1,8 +1,8 @@
-//! Where the time of a session went. Takes its recorded events in order, gives a timeline of every agent below
-//! the root, and that as a trace-event file (Perfetto, Chrome) or as a picture.
+//! Where the time of a session went. Takes its recorded events in order, gives a timeline of every agent below the
+//! root, and that as a trace-event file (Perfetto, Chrome) or as a picture.
 //!
-//! A fold like any other reader's: a session that ended, one that died half way and one that still runs are all
-//! the same to it. What has no end on record ends at the last known time and is marked.
+//! A fold like any other reader: sessions that ended, crashed or still run are treated alike. A span without a recorded
+//! end ends at the last known time and is marked.
 
 mod chart;
 mod facts;
@@ -29,7 +29,7 @@ pub struct Timeline {
     pub agents: Vec<Lane>,
     /// What they did, in the order it began; of two that begin together the outer one first.
     pub spans: Vec<Span>,
-    /// Who began whom, and who was told of whose end.
+    /// Which agent started which, and which agent was notified of which end.
     pub flows: Vec<Flow>,
     /// What has no duration.
     pub instants: Vec<Instant>,
@@ -45,7 +45,7 @@ pub struct Lane {
     pub path: String,
     /// The name of its definition.
     pub kind: String,
-    /// What it is for, in a few words.
+    /// Its purpose, in a few words.
     pub description: String,
     /// How deep it is: 0 for the root.
     pub depth: usize,
@@ -171,7 +171,7 @@ pub struct Flow {
 pub enum FlowKind {
     /// A call began an agent or a command.
     Spawn,
-    /// Its ending was told.
+    /// Its end was delivered.
     Report,
 }
 

@@ -22,7 +22,7 @@ pub struct Address {
     path: Utf8PathBuf,
 }
 
-/// Which file it is, whatever it is called: device and number.
+/// The identity of a file, independent of its name: device and number.
 pub type Identity = (u64, u64);
 
 impl Address {

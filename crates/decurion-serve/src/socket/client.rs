@@ -82,8 +82,8 @@ pub async fn connect(path: &Utf8Path) -> Result<Attached, ConnectError> {
 }
 
 impl Attached {
-    /// Asks something and waits for the reply; what happens meanwhile is passed over. Where the owner ends the
-    /// connection over it, its reason is the reply. None if the session ended before it replied.
+    /// Sends a command and waits for the reply; other events are skipped. If the owner ends the connection over it, its
+    /// reason is the reply. None if the session ended before it replied.
     pub async fn ask(&mut self, command: Command) -> Option<Reply> {
         self.sent += 1;
         let id = RequestId(self.sent);
@@ -217,7 +217,7 @@ impl LiveSessions {
         connect(&self.socket(session)).await
     }
 
-    /// Everyone who says hello, by session. Sockets that an owner left behind are passed over.
+    /// All owners that greet, by session. Stale sockets are skipped.
     pub async fn hellos(&self) -> io::Result<Vec<Hello>> {
         let entries = match self.folder.read_dir_utf8() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -17,7 +17,7 @@ pub enum Line {
     Whole,
     /// More bytes than a line may have.
     TooLong,
-    /// Nothing more. What stood there without a line end is not acted on: nobody knows what was to follow.
+    /// End of input. An unfinished line is not acted on: the rest of it is unknown.
     End,
 }
 

@@ -22,7 +22,7 @@ pub struct ChartRow {
     pub cells: Vec<Cell>,
 }
 
-/// What somebody did in one column. Of several things the last in this order, so that what is short is seen.
+/// What an agent did in one column. Of several activities the last in this order, so that short ones are visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cell {
     /// It was not at work.

@@ -1,5 +1,5 @@
-//! What there is to say about a run, a request and an ending beside their times. Takes protocol values, gives
-//! short facts: nothing here is longer than a line, whoever wrote it.
+//! Facts about a run, a request and an end besides their times. Takes protocol values, gives short facts: none is
+//! longer than a line.
 
 use decurion_protocol::{
     AgentSource, Attention, Message, MessageMeta, Opening, Origin, Outcome, Pattern, RunSpec, Totals, Usage,
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Facts;
 use crate::progress::one_line;
 
-/// Text of whatever origin as a short value.
+/// A text of any origin as a short value.
 pub(super) fn text(words: &str) -> Value {
     Value::String(one_line(words))
 }
@@ -41,7 +41,7 @@ pub(super) fn selected(attention: Option<Attention>, spec: &RunSpec) -> Facts {
     facts
 }
 
-/// What came of a run.
+/// The result of a run.
 pub(super) fn completed(outcome: &Outcome, totals: &Totals, tools: u32) -> Facts {
     let usage = &totals.usage;
     let mut facts = vec![

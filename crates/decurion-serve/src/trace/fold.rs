@@ -1,8 +1,8 @@
 //! The fold. Takes envelopes in the order of their numbers, gives a [`Timeline`].
 //!
-//! Two rules make every track a proper nesting whatever the record holds: time never runs backwards here (a
-//! date before the one before it is moved up to it), and whoever begins something new has ended what cannot
-//! overlap it. Calls that do overlap get tracks of their own, and so do commands, which may outlive a run.
+//! Two rules make every track a proper nesting for any record: time never runs backwards here (an earlier date is moved
+//! up to the one before it), and a new activity ends those that it cannot overlap. Calls that do overlap get separate
+//! tracks, and so do commands, which may outlive a run.
 
 mod layout;
 
@@ -311,7 +311,7 @@ impl Fold {
         }
     }
 
-    /// Whatever an agent had under way has no end on record.
+    /// The running activities of an agent have no recorded end.
     fn stop(&mut self, row: usize, at: u64) {
         if self.rows[row].run.is_some() {
             self.end_run(row, at, true);
@@ -472,7 +472,7 @@ impl Fold {
     fn call_ended(&mut self, agent: Option<&AgentId>, id: &CallId, tool: &str, output: &ToolOutput) {
         let row = self.row(agent);
         if self.rows[row].run.is_none() {
-            // The next process gives a result to what was cut off before its agent goes on.
+            // The next process gives cut-off calls a result before their agent continues.
             return self.instant(
                 row,
                 "closed",
@@ -481,7 +481,7 @@ impl Fold {
         }
         self.working(row);
         let now = self.now;
-        // The result that a fork begins with is no call of its own.
+        // The result that a fork begins with is not a call.
         let is_entry = self.rows[row].entry.as_ref() == Some(id) && agent.is_some();
         self.rows[row].moved = now;
         let mut strip = None;
@@ -641,7 +641,7 @@ impl Fold {
         }
     }
 
-    /// A command is over; without an outcome, nobody knows how.
+    /// A command is over; without an outcome, its result is unknown.
     fn shell_ended(&mut self, task: &TaskId, at: u64, outcome: Option<&Outcome>) {
         let Some(strip) = self.shells.remove(task) else { return };
         let Some((name, mut facts)) = self.strips[strip].shell.take() else { return };
@@ -658,7 +658,7 @@ impl Fold {
         }
     }
 
-    /// Something ended that someone is to be told of.
+    /// Something ended, and an agent is to be notified.
     fn ended(&mut self, id: EndingId, from: End, reader: Option<AgentId>) {
         self.untold.insert(id, self.flows.len());
         self.flows.push(Arrow { kind: FlowKind::Report, from, to: None, reader });

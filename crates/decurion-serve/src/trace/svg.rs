@@ -1,5 +1,5 @@
-//! A timeline as a picture. Takes a [`Timeline`], gives one SVG file that any browser shows: a lane for each
-//! agent in the order of the tree, with a legend and arrows, and without scripts, fonts or links to elsewhere.
+//! A timeline as a picture. Takes a [`Timeline`], gives one SVG file that any browser shows: a lane for each agent in
+//! the order of the tree, with a legend and arrows, and without scripts, fonts or links to other sites.
 //!
 //! Everything that came from a model, a file or a person is text here, escaped where it is written.
 
@@ -104,7 +104,7 @@ impl<'a> Drawing<'a> {
     }
 
     fn line(&mut self, parts: std::fmt::Arguments<'_>) {
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.out, "{parts}");
     }
 

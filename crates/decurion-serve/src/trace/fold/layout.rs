@@ -38,7 +38,7 @@ impl Fold {
         busy.into_iter().map(|(calls, shells)| (calls.len(), shells.len())).collect()
     }
 
-    /// The arrows with both their ends. One that nobody received ends where its reader was last seen.
+    /// The arrows with both their ends. One that was never received ends where its reader was last seen.
     pub(super) fn arrows(&self, place: &[usize]) -> Vec<Flow> {
         let moment = |end: End| Moment {
             lane: place[end.row],
@@ -88,8 +88,8 @@ impl Fold {
     }
 }
 
-/// Which agents come after which, with their depths: each before those it began. Whoever cannot be reached
-/// from the root, because the record of its beginning is lost or wrong, comes last.
+/// The order of agents, with their depths: each before its children. An agent that cannot be reached from the root,
+/// because the record of its start is lost or wrong, comes last.
 pub(super) fn order(rows: &[Row], places: &HashMap<Option<AgentId>, usize>) -> Vec<(usize, usize)> {
     let mut below: Vec<Vec<usize>> = vec![Vec::new(); rows.len()];
     for (index, row) in rows.iter().enumerate().filter(|(_, row)| row.agent.is_some()) {

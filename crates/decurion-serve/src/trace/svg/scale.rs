@@ -1,7 +1,7 @@
 //! Time as pixels. Takes a timeline and the two ends of the axis, gives the place of each moment and the ticks.
 //!
-//! A person may come back after hours: a stretch in which nobody works, or one that would leave no room for
-//! anything else, is folded to a narrow band and marked.
+//! A person may come back after hours: a stretch without work, or one that would leave no room for others, is folded to
+//! a narrow band and marked.
 
 use crate::trace::{SpanKind, Timeline};
 
