@@ -44,8 +44,8 @@ pub fn adopt(paths: &SessionPaths, context: &ImportContext) -> Result<bool, Open
     Ok(true)
 }
 
-/// Keeps the file that is there, and reads what is kept of it; none if another process made it ours meanwhile, or if it
-/// holds nothing to go on from, which whoever reads it says.
+/// Keeps the existing file, and reads its content; none if another process made it ours meanwhile, or if it holds
+/// nothing to resume, which its reader reports.
 fn taken(
     project: &Folder,
     paths: &SessionPaths,

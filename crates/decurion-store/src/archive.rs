@@ -53,7 +53,7 @@ impl Archive {
         Ok(folder.path().join(name))
     }
 
-    /// The sessions started in this directory, or all of them, in which something was said; newest first.
+    /// The sessions started in this directory, or all of them, that have a prompt; newest first.
     pub fn list(&self, cwd: Option<&Utf8Path>) -> io::Result<Vec<SessionSummary>> {
         let mut all = Vec::new();
         for project in self.projects(cwd)? {
@@ -69,7 +69,7 @@ impl Archive {
         Ok(all)
     }
 
-    /// The session of this directory in which something was said last. Looks into no more files than it must.
+    /// The session of this directory with the latest prompt. Reads no more files than needed.
     pub fn latest(&self, cwd: &Utf8Path) -> io::Result<Option<SessionSummary>> {
         let mut files = Vec::new();
         for project in self.projects(Some(cwd))? {
@@ -108,7 +108,7 @@ impl Archive {
         })
     }
 
-    /// Whether nothing was said in this session; false where there is none of this id.
+    /// Whether this session has no prompt; false for an unknown id.
     pub fn is_empty(&self, session: SessionId) -> bool {
         match self.find(session, &[]) {
             Some(Found::Ours(paths)) => empty::is_empty(&paths).unwrap_or(false),
@@ -116,8 +116,8 @@ impl Archive {
         }
     }
 
-    /// Removes the files of a session in which nothing was said. Gives whether it did: not if something was, nor while
-    /// another process has it.
+    /// Removes the files of a session without a prompt. Gives whether it did: not if there is one, nor while another
+    /// process has it.
     pub fn discard_empty(&self, session: SessionId) -> io::Result<bool> {
         match self.find(session, &[]) {
             Some(Found::Ours(paths)) => empty::discard(&paths),
@@ -155,9 +155,9 @@ impl Archive {
         Ok(agents)
     }
 
-    /// Begins a session of its own that holds what `keep` gives of each event of another's own file: `info` names
-    /// it and says what it was forked from. The copied events are numbered anew and given to `sink`, as they
-    /// would be by [`SessionWriter::resume`]. Leaves nothing behind when it fails.
+    /// Creates a session from what `keep` gives of each event of another session: `info` names it and its origin. The
+    /// copied events are numbered anew and given to `sink`, as [`SessionWriter::resume`] would. Leaves no files when it
+    /// fails.
     pub fn fork(
         &self,
         from: &SessionPaths,

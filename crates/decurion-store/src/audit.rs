@@ -2,9 +2,9 @@
 //! entries from any thread without waiting, gives a chain of lines that shows if one of them is changed, removed, added
 //! or moved.
 //!
-//! One thread writes, in batches and under a lock that all processes share. Whoever can read the key file
-//! (`audit.key`) can forge the log; the key is there to tell an edited log from a written one, not to keep a secret
-//! from its owner.
+//! One thread writes, in batches and under a lock that all processes share. Anyone who can read the key file
+//! (`audit.key`) can forge the log; the key distinguishes an edited log from a written one, it is not a secret from its
+//! owner.
 
 mod files;
 mod line;
@@ -145,7 +145,7 @@ impl Drop for AuditLog {
 }
 
 impl Shared {
-    /// Leaves a problem for whoever appends next.
+    /// Stores a problem for the next caller of `append`.
     fn report(&self, error: &io::Error) {
         let text = format!("the audit log cannot be written; entries are kept and counted: {error}");
         tracing::warn!("{text}");

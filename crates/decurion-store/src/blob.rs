@@ -28,7 +28,7 @@ pub(crate) struct BlobFolder {
     session: Folder,
     folder: Option<Folder>,
     pub(crate) unsynced: Vec<Blob>,
-    /// Whether the folder was made, or has names, since somebody took them to sync them.
+    /// Whether the folder is new, or has new names, since the last sync took them.
     pub(crate) is_new: bool,
     pub(crate) has_names: bool,
 }
@@ -109,8 +109,8 @@ pub(crate) fn spill(record: &mut Value, store: &mut dyn BlobStore) -> io::Result
     Ok(names)
 }
 
-/// Puts the strings back into a record, only those that its own list names, and gives the number that could
-/// not be found whole; in their place stands a sentence that says so.
+/// Puts the strings back into a record, only those that its own list names, and gives the number that could not be
+/// found whole; a sentence replaces those.
 pub(crate) fn resolve(record: &mut Value, names: &[String], session: Option<&Folder>) -> usize {
     let folder = session.and_then(|session| session.sub(BLOBS, false).ok());
     let mut missing = 0;

@@ -141,8 +141,8 @@ pub(crate) fn is_of_file(line: &[u8], agents_file: bool) -> bool {
     memchr::memmem::find(head, br#","agentId":"#).is_none()
 }
 
-/// The lines that a lost line end ran together, if that is what happened: whole JSON texts one after the
-/// other, and behind them whatever does not parse.
+/// The lines that a lost line end joined, if so: whole JSON texts one after the other, then anything that does not
+/// parse.
 pub(crate) fn split_joined(line: &[u8]) -> Vec<&[u8]> {
     let mut parts = Vec::new();
     let mut start = 0;
@@ -162,8 +162,8 @@ pub(crate) fn split_joined(line: &[u8]) -> Vec<&[u8]> {
     if parts.len() > 1 { parts } else { Vec::new() }
 }
 
-/// How many bytes at the end of a last line without a line end are a record whose rest is missing: all of it, what
-/// comes behind whole ones that ran together, or nothing where it lost only its end.
+/// How many bytes at the end of a last line without a line end are an incomplete record: all of it, the part after
+/// joined whole records, or none if it lost only its end.
 pub(crate) fn unfinished(line: &[u8]) -> usize {
     let text = bare(line);
     match check(text) {
@@ -267,8 +267,8 @@ impl Decoder<'_> {
         event.or_else(|| self.decode_unusual(line, trailer)).unwrap_or(Decoded::Nonsense)
     }
 
-    /// A line whose large strings are in files, or of which not every member is as we write it: what a person
-    /// or a later version changed costs the member, not the line.
+    /// A line whose large strings are in files, or with members that we did not write: a change by a person or a later
+    /// version costs the member, not the line.
     fn decode_unusual(&mut self, line: &[u8], trailer: Trailer) -> Option<Decoded> {
         let mut record: Value = serde_json::from_slice(line).ok()?;
         let names: Vec<String> =
@@ -689,8 +689,8 @@ fn rest<'de, A: MapAccess<'de>>(mut seen: Map<String, Value>, mut members: A) ->
     Ok(Block::from_value(Value::Object(seen)))
 }
 
-/// Reads the members of a kind we know into places of their own; `build` makes the block of them, or gives
-/// them back when they do not fit. Whatever is unusual goes the slow way.
+/// Reads the members of a known kind into their places; `build` makes the block of them, or returns them if they do not
+/// fit. Anything unusual takes the slow way.
 fn known<'de, A: MapAccess<'de>, const N: usize>(
     kind: Value,
     names: [&str; N],

@@ -93,8 +93,8 @@ pub(crate) struct SyncFile {
     pub(crate) through: u64,
 }
 
-/// Content in a file of its own that is not known to be on the device, with what it takes to write it anew: after a
-/// failed sync the kernel may have dropped it, and a second sync of the same handle would still succeed.
+/// Content of a file that may not be on the device yet, with what is needed to write it anew: after a failed sync the
+/// kernel may have dropped it, and a second sync of the same handle would still succeed.
 pub(crate) struct Blob {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,

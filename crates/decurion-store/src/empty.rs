@@ -1,5 +1,5 @@
-//! Sessions in which nothing was said. Takes the lines of a transcript, says whether a person would miss them, and removes
-//! the files of a session that no one would.
+//! Sessions without a prompt. Takes the lines of a transcript, says whether a person would miss them, and removes the
+//! files of a session if not.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use crate::read::project_folder;
 /// What a session writes by itself, or changes of rights that were never used. Everything else, also what this version
 /// does not know, counts as said.
 const SILENT: [&str; 4] = ["session_opened", "notice", "mode_changed", "rights_changed"];
-/// The longest transcript that can be one in which nothing was said.
+/// The longest transcript that can be without a prompt.
 const MOST_BYTES: u64 = 256 << 10;
 
 /// Whether a line says nothing.
@@ -38,7 +38,7 @@ pub(crate) fn is_silent(line: &[u8]) -> bool {
     line.kind == "decurion" && event.is_some_and(|event| SILENT.contains(&event.kind.as_str()))
 }
 
-/// Whether nothing was said in a session; not while another process writes it.
+/// Whether a session has no prompt; false while another process writes it.
 pub(crate) fn is_empty(paths: &SessionPaths) -> io::Result<bool> {
     let project = project_folder(paths)?;
     let name = paths.transcript_name();
@@ -57,7 +57,7 @@ pub(crate) fn is_empty(paths: &SessionPaths) -> io::Result<bool> {
     }
 }
 
-/// Removes the files of a session in which nothing was said; false if it holds something, or another process has it.
+/// Removes the files of a session without a prompt; false if it has one, or another process has it.
 pub(crate) fn discard(paths: &SessionPaths) -> io::Result<bool> {
     let project = project_folder(paths)?;
     let own = paths.session().to_string();

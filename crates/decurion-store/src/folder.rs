@@ -155,7 +155,7 @@ impl Folder {
         if synced { linked.and_then(|()| self.sync()) } else { linked }
     }
 
-    /// A file that will have another name. Locked, so that one that a dead process left can be told from it.
+    /// A file that will be renamed. Locked, so that one of a dead process can be recognized.
     fn temporary(&self, name: &str) -> io::Result<File> {
         #[cfg(test)]
         faults::make(self);
@@ -305,7 +305,7 @@ fn make_root(path: &Utf8Path) -> io::Result<()> {
     synced
 }
 
-/// Syncs a folder of somebody else's. One that may not be read, or cannot be synced at all, is left as it is.
+/// Syncs a folder that is not ours. One that may not be read, or cannot be synced, is skipped.
 fn sync_names(folder: &Utf8Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let synced = rustix::fs::open(folder.as_std_path(), flags, Mode::empty()).and_then(rustix::fs::fsync);
@@ -315,7 +315,7 @@ fn sync_names(folder: &Utf8Path) -> io::Result<()> {
     }
 }
 
-/// Sixteen hex digits nobody can guess.
+/// Sixteen hex digits that cannot be guessed.
 pub(crate) fn random_word() -> String {
     let mut bytes = [0u8; 8];
     let mut filled = 0;

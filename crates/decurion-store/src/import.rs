@@ -476,7 +476,7 @@ impl<'a> Rebuild<'a> {
             line,
             logical_parent: edge.logical_parent_uuid.as_deref().map(line_id),
             summary: message.message,
-            // What is preserved follows as messages of its own.
+            // Preserved messages follow separately.
             kept: Vec::new(),
             trigger: member("trigger").and_then(Value::as_str).unwrap_or("auto").to_owned(),
             tokens_before: member("preTokens").and_then(Value::as_u64).unwrap_or(0),
@@ -555,7 +555,7 @@ impl<'a> Rebuild<'a> {
     fn user(&mut self, number: usize) -> io::Result<()> {
         let entry = &self.index.entries[number];
         match self.content(number)? {
-            // A note of ours, in a file that others copied from one of ours, was told to the model.
+            // One of our notes, in a file that others copied from ours, was part of what the model saw.
             Some(content) if !entry.is_meta || content.note.is_some() => self.user_content(number, content),
             _ => self.report.left_out += 1,
         }

@@ -45,7 +45,7 @@ pub enum OpenError {
     /// Read it, fork it, or ask the holder.
     #[error("session {session} is already open in {holder}")]
     Held { session: SessionId, holder: Holder },
-    /// The file system gives no locks: go on in memory, or refuse.
+    /// The file system has no locks: continue in memory, or refuse.
     #[error("the state folder is on a file system without locks: {path}")]
     NoLocks { path: String },
     /// A later version wrote what must be understood and is not: read it, or use that version.
@@ -66,7 +66,7 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
-    /// The state folder cannot be written: go on in memory, or refuse.
+    /// The state folder cannot be written: continue in memory, or refuse.
     #[error("cannot use {path}: {source}")]
     Storage {
         path: String,
@@ -185,7 +185,7 @@ impl SessionWriter {
         let folders = Folders::open(paths, true).map_err(failed)?;
         let lock = folders.lock(paths, now)?;
         let Some(imported) = make()? else { return Ok(None) };
-        // What a dead process left of the same: whoever is alive would hold the lock.
+        // Left by a dead process: a living one would hold the lock.
         match folders.project.remove(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
@@ -278,10 +278,9 @@ impl SessionWriter {
         &self.paths
     }
 
-    /// Cuts the unfinished ends of all agents' files and learns the last number used in them; gives the
-    /// bytes cut, and the names of files that were replaced by copies. An agent's line is written before the
-    /// session's, so theirs may be the highest. A file that cannot be opened is passed over: whoever reads them
-    /// all names it.
+    /// Cuts the unfinished ends of all agents' files and reads the last number used in them; gives the bytes cut, and
+    /// the names of files that were replaced by copies. An agent's line is written before the session's, so theirs may
+    /// be the highest. A file that cannot be opened is skipped: the reader of all files reports it.
     fn mend_agents(&mut self, copied: &mut Vec<String>) -> u64 {
         let Ok(folder) = self.session.sub(SUBAGENTS, false) else { return 0 };
         let mut torn = 0;
@@ -478,9 +477,9 @@ impl SessionWriter {
         Ok(self.disk.adopt(file))
     }
 
-    /// A handle of a file whose sync makes everything in it safe. After a failed sync the kernel may have dropped what
-    /// it could not write, and would say that all is well when asked again: then everything since the last good one is
-    /// written again, to the same place, through a fresh handle.
+    /// A handle of a file whose sync makes its whole content safe. After a failed sync the kernel may have dropped
+    /// data, and would report success on the next try: so everything since the last good one is written again, to the
+    /// same place, through a fresh handle.
     fn handle_to_sync(&mut self, key: &FileKey) -> io::Result<Option<SyncFile>> {
         let Some(target) = self.target_mut(key) else { return Ok(None) };
         let (through, is_doubtful) = (target.length, target.is_doubtful);

@@ -1,8 +1,8 @@
-//! Who uses a worktree. Takes what is known of each, keeps it as a small file of its own in the state folder,
-//! and gives it back with whether its session is alive.
+//! Which session uses a worktree. Takes the facts about each, keeps them as a small file in the state folder, and gives
+//! them back with whether the session is alive.
 //!
-//! A worktree costs no descriptor: its lease is alive as long as the session's lock is held. A session that
-//! keeps no transcript holds a lock here instead ([`Leases::hold`]).
+//! A worktree costs no descriptor: its lease is alive as long as the session's lock is held. A session without a
+//! transcript holds a lock here instead ([`Leases::hold`]).
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -37,7 +37,7 @@ pub struct Lease {
     /// The agent that works in it; none for the session itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
-    /// What it is for, for people and for the message of a commit.
+    /// Its purpose, for people and for commit messages.
     #[serde(default)]
     pub description: String,
     /// How far it has come.
@@ -65,7 +65,7 @@ impl Lease {
             || matches!(self.state, LeaseState::Used | LeaseState::Removing | LeaseState::Discarding)
     }
 
-    /// Whether it is being made, or was when the process died: nobody has worked in what is there.
+    /// Whether it is being made, or was when the process died: no agent has worked in it.
     pub fn is_half_made(&self) -> bool {
         matches!(self.state, LeaseState::Making | LeaseState::Remaking)
     }
@@ -75,7 +75,7 @@ impl Lease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseState {
-    /// It is being made: nobody has worked in it.
+    /// It is being made: no agent has worked in it.
     Making,
     /// Someone works in it, or did when the process died.
     Used,
@@ -83,11 +83,11 @@ pub enum LeaseState {
     Kept,
     /// It is being removed, having been found unchanged or merged.
     Removing,
-    /// It was unchanged or merged and is gone, while its session could still go on with it.
+    /// It was unchanged or merged and is gone, while its session could still resume with it.
     Removed,
-    /// It is being removed with all that is in it, because somebody wants just that.
+    /// It is being removed with its content, as a person asked.
     Discarding,
-    /// It was removed and is being made again: nobody has worked in it since, and its agent still may.
+    /// It was removed and is being made again: no agent has worked in it since, but its agent may resume.
     Remaking,
 }
 
@@ -110,7 +110,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Says who holds it, for whoever wants it meanwhile.
+    /// Notes the holder, for others that want the lock meanwhile.
     pub fn note(&self, now: Timestamp) {
         lock::leave_note(&self.file, now);
     }
@@ -118,7 +118,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Still locked: whoever opened it before sees that the name means another file, and tries again.
+        // Still locked: a process that opened it before sees that the name means another file, and tries again.
         if let Some((folder, name)) = &self.gone_after {
             let _ = folder.remove(name);
         }
@@ -144,7 +144,7 @@ impl Mark {
         }
     }
 
-    /// Says which reference is moved, so that its lock can be told from those of others.
+    /// Notes which reference is moved, to tell its lock from other locks.
     pub fn about(&self, reference: &str) -> io::Result<()> {
         (&self.file).write_all(reference.as_bytes())
     }
@@ -249,7 +249,7 @@ impl Leases {
         read(&self.open(repository, false).ok()?, &file_name(name).ok()?).ok()
     }
 
-    /// The leases of a repository, or all; those made first come first. Files that are no leases are told.
+    /// The leases of a repository, or all, oldest first; and the names of files that are no leases.
     pub fn all(&self, repository: Option<&Utf8Path>) -> io::Result<(Vec<Lease>, Vec<String>)> {
         let (mut leases, mut damaged) = (Vec::new(), Vec::new());
         for folder in self.projects(repository)? {
@@ -273,7 +273,7 @@ impl Leases {
         here.is_ok_and(|holders| lock::is_held(&holders, &name)) || self.is_session_locked(session)
     }
 
-    /// Whether a session has a transcript that could be taken up again.
+    /// Whether a session has a transcript that could be resumed.
     pub fn is_on_record(&self, session: SessionId) -> bool {
         self.archive.find(session, &[]).is_some()
     }

@@ -57,12 +57,12 @@ pub use watched::{Looking, WatchedFolder, WatchedFolders};
 
 /// Where a session's durable events go. `&mut self` is the single-writer rule, checked by the compiler.
 pub trait Journal: Send {
-    /// Hands the durable events of a batch to the kernel, in order, one write per touched file. Transient
-    /// events are passed over.
+    /// Hands the durable events of a batch to the kernel, in order, one write per touched file. Transient events are
+    /// skipped.
     ///
-    /// After a [`WriteError`] that [`WriteError::holds`] the batch is kept inside and counts as accepted:
-    /// calling again, with nothing, with the same batch or with a later one, tries again and writes nothing
-    /// twice. Durable events must come with rising `seq`.
+    /// After a [`WriteError`] that [`WriteError::holds`] the batch is kept inside and counts as accepted: the next
+    /// call, with nothing, with the same batch or with a later one, tries again and writes nothing twice. Durable
+    /// events must come with rising `seq`.
     fn append(&mut self, batch: &[Envelope]) -> Result<(), WriteError>;
 
     /// Makes everything appended so far survive a power loss. After an error nothing may be assumed to be on
@@ -101,8 +101,8 @@ pub trait Journal: Send {
 
 /// What a journal has kept, readable piece by piece from any thread while it is written.
 pub trait Record: Send + Sync {
-    /// Gives the durable events behind the bookmark, oldest first, up to the one numbered `until`, which must be
-    /// written by then, or until `sink` breaks; the bookmark is then behind the last one given.
+    /// Gives the durable events after the bookmark, oldest first, up to the one numbered `until`, which must be written
+    /// by then, or until `sink` breaks; the bookmark then follows the last one.
     fn read_on(
         &self,
         bookmark: &mut Bookmark,

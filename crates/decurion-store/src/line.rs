@@ -84,8 +84,8 @@ pub(crate) struct FileEnd {
 }
 
 impl FileEnd {
-    /// Takes note of a line of this run; gives whether the chain still has to say it. It is said twice, so
-    /// that no single damaged line takes it along.
+    /// Takes note of a line of this run; gives whether the chain still has to name it. It is named twice, so that a
+    /// single damaged line cannot lose it.
     fn must_say(&mut self, run: RunId) -> bool {
         if self.run.replace(run) != Some(run) {
             self.said = 0;

@@ -22,7 +22,7 @@ const HEADS: [usize; 2] = [32 << 10, 1 << 20];
 const TAIL: usize = 16 << 10;
 const TITLE_LIMIT: usize = 120;
 
-/// The summary of the transcript of this name; none where it holds nothing of a session, or nothing was said in it.
+/// The summary of the transcript of this name; none if it holds nothing of a session, or no prompt.
 pub(crate) fn summary(project: &Folder, name: &str) -> Option<SessionSummary> {
     let session = session_of(name)?;
     let file = project.file(name, How::Read).ok()?;

@@ -57,7 +57,7 @@ pub(crate) enum LockError {
 const NOTE_LIMIT: u64 = 4096;
 /// How often a lock file that vanished under us is looked for again.
 const TRIES: usize = 16;
-/// How often a lock that is held is tried again, and after how long: whoever only looks is gone by then.
+/// How often and after which pause a held lock is tried again: a mere reader is gone by then.
 pub(crate) const PROBES: usize = 3;
 pub(crate) const BETWEEN_PROBES: Duration = Duration::from_millis(2);
 /// How often a note that cannot be right is looked at again.
@@ -100,7 +100,7 @@ impl Drop for Lock {
     }
 }
 
-/// Whether the name still means the file we locked; if not, the lock is on something nobody else will look at.
+/// Whether the name still means the file we locked; if not, no one else will see our lock.
 fn is_still(session: &Folder, file: &File) -> io::Result<bool> {
     is_named(session, LOCK, file)
 }
@@ -124,8 +124,8 @@ pub(crate) fn leave_note(mut file: &File, now: Timestamp) {
     }
 }
 
-/// Who has the lock. Its note comes a moment after the lock, and until then there is none, or that of a
-/// holder who is gone; so a note that cannot be right is looked at again for a while.
+/// The holder of the lock. Its note comes a moment after the lock, and until then there is none, or that of an earlier
+/// holder; so an implausible note is read again for a while.
 pub(crate) fn holder(folder: &Folder, name: &str) -> Holder {
     let mut note = read_note(folder, name);
     for _ in 0..LOOKS {
@@ -150,8 +150,8 @@ fn read_note(folder: &Folder, name: &str) -> Holder {
     serde_json::from_slice(&note).unwrap_or_default()
 }
 
-/// Whether someone holds the lock in this file; looking leaves it as it is. A file that cannot be looked at
-/// counts as held by nobody only if it is not there.
+/// Whether the lock in this file is held; looking leaves it as it is. A file that cannot be read counts as free only if
+/// it does not exist.
 pub(crate) fn is_held(folder: &Folder, name: &str) -> bool {
     let file = match folder.file(name, How::Read) {
         Ok(file) => file,

@@ -77,7 +77,7 @@ pub(crate) fn line(record: &mut Value, date: Timestamp, bytes: &[u8]) {
         if fits::<Origin>(&origin) {
             members.insert("from".to_owned(), origin);
         } else {
-            // Not a prompt of a person: what nobody knows must not count as one.
+            // Not a prompt of a person: an unknown origin must not count as one.
             members.entry("note").or_insert_with(|| json!(word_of(&origin)));
         }
     }

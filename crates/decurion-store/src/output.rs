@@ -38,8 +38,8 @@ impl SessionFiles {
         Ok(Self::of(project.sub(&paths.session().to_string(), true)?))
     }
 
-    /// The same in a folder of the caller's, for a session that keeps no transcript. It should be private:
-    /// a name in it cannot be guessed, but whoever may write in it may remove it.
+    /// The same in the caller's folder, for a session without a transcript. It should be private: a name in it cannot
+    /// be guessed, but any process that may write in it may remove it.
     pub fn in_folder(folder: &Utf8Path) -> io::Result<Self> {
         Ok(Self::of(Folder::root(folder, true)?))
     }
@@ -111,8 +111,8 @@ impl SessionFiles {
         self.folder.sub(SUBAGENTS, false)?.read(&agent_meta_name(agent), SMALL_FILE_LIMIT)
     }
 
-    /// A new file for a result that is too large to show whole. Its name begins with the call's id as far as
-    /// that is harmless, and ends so that nobody can put something in its place first.
+    /// A new file for a result that is too large to show whole. Its name begins with the harmless part of the call's
+    /// id, and has a random end so that no process can create it first.
     pub fn tool_result(&self, call: &CallId, limit: u64) -> io::Result<OutputFile> {
         let folder = self.folder.sub(TOOL_RESULTS, true)?;
         let call: String = call
@@ -126,7 +126,7 @@ impl SessionFiles {
         Ok(OutputFile::new(file, folder.path().join(name.trim_start_matches('-')), limit))
     }
 
-    /// The file of a task's output: a new one, or the old one to add to for a task that goes on.
+    /// The file of a task's output: a new one, or the old one to append to for a task that resumes.
     pub fn task_output(&self, task: &TaskId, limit: u64) -> io::Result<OutputFile> {
         let folder = self.folder.sub(TASKS, true)?;
         let name = task_name(task);
@@ -212,7 +212,7 @@ impl OutputFile {
         &self.path
     }
 
-    /// The file itself, for whoever keeps the limit in another way.
+    /// The file itself, for callers that keep the limit in another way.
     pub fn into_file(self) -> File {
         self.file
     }

@@ -58,7 +58,7 @@ pub struct ReplayReport {
     pub events: u64,
     /// Lines that were changed after they were written, given out as they are now.
     pub edited: u64,
-    /// Damaged lines passed over.
+    /// Damaged lines that were skipped.
     pub skipped: u64,
     /// Lines that another program added, given out as unknown events.
     pub foreign: u64,
@@ -68,7 +68,7 @@ pub struct ReplayReport {
     pub gaps: u64,
     /// Lines that were there twice, given out once.
     pub duplicates: u64,
-    /// Large strings whose blob is gone; a sentence stands in their place.
+    /// Large strings whose blob is gone; a sentence replaces them.
     pub missing_blobs: u64,
     /// Bytes of a record at the end whose rest is missing.
     pub torn_bytes: u64,
@@ -230,13 +230,13 @@ fn all_files(
     Ok(files)
 }
 
-/// How far a reader of a record has come. Where the files were left is kept, so that going on costs what is new
-/// and not what was read before.
+/// The position of a reader in a record. It keeps the position in each file, so that continuing costs only the new
+/// part.
 #[derive(Debug, Default)]
 pub struct Bookmark {
     /// The last event that was given out.
     pub after: u64,
-    /// The last event that should have been given out and is not kept any more, until somebody has looked.
+    /// The last event that should have been given out and was dropped, until a reader asks.
     pub lost: Option<u64>,
     /// Whether only what is in the session's own file is wanted.
     root_only: bool,
@@ -255,7 +255,7 @@ impl Bookmark {
     }
 }
 
-/// Where reading one file goes on.
+/// Where reading one file continues.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     offset: u64,
@@ -264,12 +264,12 @@ struct Mark {
     sealed: (u64, u64),
     date: Timestamp,
     run: RunId,
-    /// The number of the event that comes here, if somebody has looked.
+    /// The number of the next event, if it was looked at.
     coming: Option<u64>,
 }
 
-/// Reads on from a bookmark, all files merged, while they are being written: gives what comes after it up to the event
-/// `until`, which must be on record, or until `sink` has enough.
+/// Continues from a bookmark, all files merged, while they are being written: gives the events after it up to `until`,
+/// which must be written, or until `sink` has enough.
 pub(crate) fn read_on(
     paths: &SessionPaths,
     bookmark: &mut Bookmark,
@@ -327,8 +327,8 @@ struct FileReplay {
     report: ReplayReport,
     structured: bool,
     after: u64,
-    /// What comes behind this is not read: whoever writes may be in the middle of it. Where there is such a bound, a
-    /// long event that must wait for its turn is read again then: of many files each would be held.
+    /// Later lines are not read: the writer may be in the middle of one. With such a bound, a long event that must wait
+    /// for its turn is read again then: otherwise one of each file would be held.
     until: Option<u64>,
     is_over: bool,
     /// The number of the first event that is not read for that.
@@ -400,7 +400,7 @@ impl FileReplay {
         }
     }
 
-    /// Goes on where an earlier reader has stopped.
+    /// Continues where an earlier reader stopped.
     fn go_to(&mut self, mark: Mark) -> io::Result<()> {
         self.read_from(mark)?;
         (self.given, self.coming) = (mark, mark.coming);
@@ -453,8 +453,8 @@ impl FileReplay {
         self.head.take().map_or_else(|| self.next(session), |head| Ok(Some(head)))
     }
 
-    /// Whether everything that was read is given out. Not so in the middle of lines that ran together, and where an
-    /// edited message ended with the first line of the next record: there is no place to come back to.
+    /// Whether everything that was read is given out. Not so in the middle of joined lines, and where an edited message
+    /// ended with the first line of the next record: there is no position to return to.
     fn is_between_records(&self) -> bool {
         self.joined.is_empty() && self.behind.is_none() && self.group.is_none()
     }
@@ -525,8 +525,8 @@ impl FileReplay {
         Ok(None)
     }
 
-    /// Where the line that comes begins, if it may be the one that shows that an edited message has ended. It is then
-    /// read again, so that there is a place between the two to come back to.
+    /// The start of the next line, if it may show that an edited message has ended. It is then read again, so that
+    /// there is a position between the two.
     fn before_line(&self) -> Option<(Mark, ReplayReport)> {
         let is_edited = self.group.as_ref().is_some_and(|group| group.edited);
         is_edited.then(|| (self.here(self.lines.line_start), self.report.clone()))
@@ -578,7 +578,7 @@ impl FileReplay {
         let last = self.report.last_seq;
         let least = if self.group.is_some() { last } else { last.saturating_add(1) };
         let seq = claimed.seq_after(last, least);
-        // It was there before whoever writes now began.
+        // It was there before the current writer began.
         let seq = self.until.map_or(seq, |until| seq.min(until));
         let trailer = Trailer { run: claimed.run, seq, ordinal: self.last_ordinal + 1 };
         self.last_ordinal = trailer.ordinal;

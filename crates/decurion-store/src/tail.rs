@@ -118,8 +118,8 @@ fn count_from((ordinal, seq): (u64, u64), since: &[Claimed], tail: &mut Tail) {
     tail.seq = since.iter().rev().fold(seq, next);
 }
 
-/// Moves an unfinished record to `<name>.torn` and cuts the file; gives whether that was done. Where the side file
-/// cannot take all of it, it stays, and gets an end, so that what is added behind it is a line of its own.
+/// Moves an unfinished record to `<name>.torn` and cuts the file; gives whether that was done. If the side file cannot
+/// take all of it, it stays and gets a line end, so that later lines are separate.
 pub(crate) fn cut(folder: &Folder, name: &str, file: &File, tail: &mut Tail) -> io::Result<bool> {
     if tail.torn == 0 {
         return Ok(false);

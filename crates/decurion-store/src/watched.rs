@@ -95,7 +95,7 @@ impl WatchedFolders {
         left.collect()
     }
 
-    /// Forgets what killed sessions kept longer ago than this, as far as nobody can come to look at it.
+    /// Forgets records of killed sessions older than this, if no later session can use them.
     pub fn forget(&self, age: Duration, is_useless: &dyn Fn(&[u8]) -> bool) {
         let all = Folder::root(&self.home, false).and_then(|root| root.sub(FOLDER, false));
         let Ok(all) = all else { return };

@@ -1,8 +1,8 @@
 //! The files of an audit log. Takes entries under the log's lock, gives lines in the last segment and a head file that
-//! names the last line; mends what a killed process left, and records what no crash can explain.
+//! names the last line; repairs what a killed process left, and records what no crash can explain.
 //!
-//! `audit.key` is in the state folder; `audit/` holds the lock, the head and the segments `000001.jsonl`, `000002.jsonl`
-//! and so on.
+//! `audit.key` is in the state folder; `audit/` holds the lock, the head and the segments `000001.jsonl`,
+//! `000002.jsonl` and so on.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
@@ -232,7 +232,7 @@ impl Appender {
                 None => Handles::open(files)?,
             };
             let locked = lock_file(&open.folder, &open.lock, FlockOperation::NonBlockingLockExclusive)?;
-            // A lock on a file that was removed keeps nobody out.
+            // A lock on a removed file excludes no one.
             if lock::is_named(&open.folder, LOCK, &open.lock)? {
                 let appended = append_locked(files, &open, entries, mine);
                 drop(locked);
@@ -294,7 +294,7 @@ fn append_locked(
     };
     let mut bytes = Vec::new();
     if last.is_none() && end.length > 0 && !ends_with_line_end(&file, end.length)? {
-        // What is left of a line that was cut stays, on a line of its own.
+        // The rest of a cut line stays, on a line of its own.
         bytes.push(b'\n');
     }
     let (mut tip, mut line) = (end.tip, (0, 0));

@@ -138,7 +138,7 @@ impl Parsed<'_> {
     }
 }
 
-/// Reads a line without its line end, whoever wrote it. `Key::sealed` says whether to believe it.
+/// Reads a line without its line end, of any author. `Key::sealed` says whether to believe it.
 pub(super) fn parse(line: &[u8]) -> Option<Parsed<'_>> {
     let written: Written<'_> = serde_json::from_slice(line).ok()?;
     let hash = Sha256::digest(line).into();

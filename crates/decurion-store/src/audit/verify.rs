@@ -60,7 +60,7 @@ pub enum ProblemKind {
     Reordered,
     /// Lines are missing at the end.
     Truncated,
-    /// The log is not one that goes on from an earlier state of it.
+    /// The log does not continue an earlier state of it.
     RolledBack,
     /// The head file is gone.
     HeadMissing,
@@ -251,7 +251,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Goes on to the next line of the chain.
+    /// Moves to the next line of the chain.
     fn pass(&mut self, tip: Tip) {
         self.tip = tip;
         self.is_head_passed |= self.confirmed.is_some_and(|head| head.tip == tip);
