@@ -112,7 +112,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "TOOL")]
     pub permission_prompt_tool: Option<String>,
 
-    /// With --input-format stream-json: whether the host program is asked for permission (host, none).
+    /// With --input-format stream-json: who answers permission questions, the host program or no one (host, none).
     #[arg(long, value_name = "WHOM")]
     pub permission_prompts: Option<PermissionPrompts>,
 
@@ -320,7 +320,7 @@ impl RunArgs {
 }
 
 impl SdkArgs {
-    /// A lock that is asked for and cannot be put on: going on without it would be worse than not to begin.
+    /// A requested lock that does not exist in this version: starting without it would be worse than not starting.
     pub fn unlockable(&self) -> Option<&'static str> {
         let given = [
             (self.managed_settings.is_some(), "--managed-settings"),
@@ -344,12 +344,12 @@ impl SdkArgs {
     }
 }
 
-/// Whom questions about calls go to.
+/// Who answers questions about calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PermissionPrompts {
     /// The program on standard input.
     Host,
-    /// Nobody: what no rule allows is denied.
+    /// No one: calls that no rule allows are denied.
     None,
 }
 
@@ -538,7 +538,7 @@ pub enum AgentsCommand {
     },
 }
 
-/// For whom an agent is defined.
+/// Who sees an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AgentScope {
     /// All folders.
@@ -644,7 +644,7 @@ Variables written ${NAME} or ${NAME:-default} are filled in when the server is s
         /// Model of the agents.
         #[arg(long, value_name = "MODEL")]
         model: Option<String>,
-        /// Permission mode. Nobody can be asked, so what no rule or mode allows is denied.
+        /// Permission mode. No person can be asked, so calls that no rule or mode allows are denied.
         #[arg(long, value_name = "MODE")]
         permission_mode: Option<String>,
         /// Rules for calls that are allowed; repeatable.
@@ -653,7 +653,7 @@ Variables written ${NAME} or ${NAME:-default} are filled in when the server is s
     },
 }
 
-/// For whom something is declared or set.
+/// Who a declaration or setting is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScopeWord {
     /// All folders.
@@ -809,7 +809,7 @@ Its exit code is that of the program; 126 if it could not be started.")]
 /// Show and change the settings.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Print every effective value.
+    /// Print the effective values: all, or that of one key and what is below it.
     Show {
         /// Print where each value comes from.
         #[arg(long)]
@@ -1237,8 +1237,8 @@ pub fn is_guard(argv: &[OsString]) -> bool {
     argv.get(1).is_some_and(|first| first == GUARD)
 }
 
-/// The arguments as they are understood, and those that were passed over. A program that leads us may be newer than we
-/// are and pass what we do not know: it is said and does no harm. A person who mistypes a flag is told instead.
+/// The arguments as they are understood, and those that were ignored. A program that leads us may be newer and pass
+/// unknown flags: they are reported and ignored. For a person, an unknown flag is an error.
 pub fn parse(argv: &[OsString]) -> (Result<Args, clap::Error>, Vec<String>) {
     let (mut argv, mut passed_over) = (argv.to_vec(), Vec::new());
     loop {
@@ -1296,7 +1296,7 @@ pub fn misspelt(word: &str) -> Option<Failure> {
     )
 }
 
-/// What is said of a word too many, which would pass for a command; none for other mistakes.
+/// The error for an extra argument that could be mistaken for a command; none for other mistakes.
 pub fn surplus(error: &clap::Error, argv: &[OsString]) -> Option<Failure> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
     let commands = Args::command();

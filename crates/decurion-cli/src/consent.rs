@@ -1,5 +1,5 @@
 //! A person's yes. Takes a question about what was just shown, gives whether it may be done: by an answer on the
-//! terminal, or by `--yes` where nobody sits at one.
+//! terminal, or by `--yes` without one.
 
 use std::io::{IsTerminal as _, Write as _};
 

@@ -1,8 +1,8 @@
-//! A fault in the program itself. Takes a panic, wherever it is; gives a report in a file that only its owner reads, and
-//! words for a person as soon as the terminal is theirs.
+//! A fault in the program itself. Takes a panic anywhere in it; gives a report in a file that only its owner can read,
+//! and a message for the person as soon as the terminal is free.
 //!
-//! Not every panic is an end: one in a tool or an agent is caught and ends that alone. So nothing is done to the terminal
-//! here; whoever has it gives it back on its way out.
+//! Not every panic is an end: one in a tool or an agent is caught and ends only that. So the terminal is not touched
+//! here; the code that has it restores it on its way out.
 
 use std::backtrace::Backtrace;
 use std::fs::OpenOptions;
@@ -23,7 +23,7 @@ use crate::wire;
 /// One process writes so many reports at most: a fault that repeats itself must not fill a disk.
 const MOST: u32 = 8;
 
-/// What nobody was told yet, since the terminal was not theirs.
+/// Messages that wait until the terminal is free.
 static UNTOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// How many reports there are.
 static WRITTEN: AtomicU32 = AtomicU32::new(0);
@@ -50,7 +50,7 @@ pub fn watch(state: Option<&Utf8Path>) {
     }));
 }
 
-/// Says what nobody was told yet.
+/// Prints the waiting messages.
 pub fn tell() {
     let untold = std::mem::take(&mut *UNTOLD.lock().unwrap_or_else(PoisonError::into_inner));
     untold.iter().for_each(note);

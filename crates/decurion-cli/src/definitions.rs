@@ -50,9 +50,8 @@ impl Live {
         agents.agents.unusable(name).map(ToString::to_string)
     }
 
-    /// Prints each error that keeps a definition from being used, and of the definitions that were given with the
-    /// command line or by a host, which no `lint` can check, the warnings too. A text that holds no definitions at all
-    /// is a failure.
+    /// Prints each error that keeps a definition from being used and, for definitions from the command line or a host,
+    /// which no `lint` can check, the warnings too. A text that holds no definitions at all is a failure.
     pub fn announce(&self) -> Result<(), Failure> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         for problem in &agents.agents.problems {

@@ -1,5 +1,5 @@
-//! The user's and the project's instruction files for the engine, and the branch they are on. Takes the settings,
-//! gives the texts every agent is told.
+//! The user's and the project's instruction files for the engine, and the branch they are on. Takes the settings, gives
+//! the texts for every agent.
 
 use std::io::Read as _;
 
@@ -12,7 +12,7 @@ use crate::report::note;
 /// Files of git that name a branch are shorter.
 const MOST_BYTES: u64 = 64 * 1024;
 
-/// The texts that every agent is told; what is left out of them is said.
+/// The texts for every agent; what is left out of them is reported.
 pub fn load(loaded: &Loaded) -> Vec<Instructions> {
     let (request, problems) = InstructionRequest::new(loaded);
     let found = request.load();

@@ -1,5 +1,5 @@
-//! What a program that leads a session can ask of the command line: the models, the settings, what is known of who
-//! pays, and what the MCP servers that it declares come to. Takes what was loaded; secrets never leave it.
+//! What a leading program can ask of the command line: the models, the settings, the account, and the policy for its
+//! MCP servers. Takes the loaded settings; secrets never leave it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ pub struct Shelf {
     request: SkillRequest,
     skills: Mutex<Held>,
     instructions: InstructionRequest,
-    /// The only skills that are told of; none is all. Others can be asked for by name.
+    /// The only skills that are listed; none is all. Others can be called by name.
     only: Option<Vec<String>>,
 }
 
@@ -64,7 +64,7 @@ impl Shelf {
             let own = skill.name.strip_suffix(name.as_str());
             own.is_some_and(|before| before.is_empty() || before.ends_with(':'))
         };
-        // What only a person types is no skill that is told of.
+        // A command that only a person types is not listed as a skill.
         skill.kind != SkillKind::Skill || self.only.as_ref().is_none_or(|only| only.iter().any(is_it))
     }
 

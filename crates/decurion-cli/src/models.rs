@@ -83,8 +83,8 @@ impl Configured {
         Self { patience: Some(UNWATCHED), ..self }
     }
 
-    /// Asks the server of the session's own model which models it has, where that is needed to choose one: none is
-    /// named, or an alias that means nothing there, at an address of which nothing is known.
+    /// Asks the server of the session's model for its models, if that is needed to choose one: none is named, or an
+    /// alias without a mapping, at an unknown address.
     pub async fn ask_server(&mut self) -> Result<(), Failure> {
         let name = self.named.clone();
         let provider = match name.as_deref() {

@@ -24,7 +24,7 @@ pub struct Failure {
 pub const USAGE: u8 = 2;
 /// The exit code of work that failed.
 pub const FAILED: u8 = 1;
-/// The exit code when nobody reads the output any more: that of a program that SIGPIPE ended.
+/// The exit code when the reader of the output is gone: that of a program that SIGPIPE ended.
 const READER_GONE: i32 = 141;
 
 impl Failure {
@@ -94,8 +94,8 @@ pub fn styled_line(parts: &[(Style, &str)], has_colours: bool) {
     written(screen::write_styled(parts, has_colours));
 }
 
-/// A reader that has gone, such as `head`, has seen enough: the program ends as others do then. An output that cannot be
-/// written otherwise is told.
+/// A reader that has gone, such as `head`, has seen enough: the program ends as others do then. Other write errors are
+/// reported.
 fn written(result: std::io::Result<()>) {
     let Err(error) = result else { return };
     if error.kind() == std::io::ErrorKind::BrokenPipe {

@@ -23,7 +23,7 @@ pub fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// Standard output as a descriptor, to be told when its reader has gone.
+/// Standard output as a descriptor, to be watched for the end of its reader.
 pub fn stdout_descriptor() -> io::Result<OwnedFd> {
     io::stdout().as_fd().try_clone_to_owned()
 }

@@ -157,7 +157,7 @@ pub fn sandbox_form(loaded: &Loaded) -> Result<Form, String> {
     decurion_exec::sandbox::probe()
 }
 
-/// The same for people: the form, or that there is none.
+/// The same for people: the form, or "none".
 pub fn sandbox_name(loaded: &Loaded) -> String {
     match sandbox_form(loaded) {
         Ok(form) => form.name().to_owned(),
@@ -218,7 +218,7 @@ pub fn secrets(loaded: &Loaded) -> Vec<decurion_engine::egress::Secret> {
 
 fn masked(loaded: &Loaded, maker: &SandboxMaker, environment: &Environment) -> Option<Secrets> {
     let secrets = secrets(loaded);
-    // Without a network of their own commands reach no proxy that would replace the placeholders.
+    // Without their own network commands reach no proxy that would replace the placeholders.
     if secrets.is_empty() || maker.settings().form != Form::Namespaces {
         return None;
     }
@@ -304,7 +304,7 @@ impl Drop for AuditFile {
     }
 }
 
-/// The state folder; one that nobody can make where there is no home, so that sessions stay in memory.
+/// The state folder; without a home one that cannot be created, so that sessions stay in memory.
 pub fn state_folder(loaded: &Loaded) -> Utf8PathBuf {
     loaded.paths.state.clone().unwrap_or_else(|| "/dev/null/decurion".into())
 }
@@ -353,7 +353,7 @@ fn tool_limits(limits: &settings::CallLimits) -> ToolLimits {
     }
 }
 
-/// The hooks of the settings and of plugins; what is wrong with them is said.
+/// The hooks of the settings and of plugins; problems with them are reported.
 pub fn hooks(loaded: &Loaded, plugins: &Plugins) -> Vec<HookDeclaration> {
     let (own, theirs) = (loaded.hooks(), plugins.hooks(loaded));
     for warning in own.warnings.iter().chain(&theirs.warnings) {

@@ -20,7 +20,7 @@ use crate::servers::{self, Flags};
 use crate::table::{Cell, Table};
 use crate::{library, wire};
 
-/// Tools that there are where a server offers resources: known to whoever writes a file, but not always there.
+/// Tools that exist if a server offers resources: an agent file may name them, although they are not always there.
 pub const SERVER_TOOLS: [&str; 2] = decurion_tools::mcp::resources::NAMES;
 
 /// Lists, shows or checks definitions.
@@ -32,7 +32,7 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
     }
     let plugins = Plugins::load(&loaded, &[]);
     let mut request = request(&loaded, &plugins);
-    // Whoever checks files wants to know of what is named and not there; a start warns when it needs it.
+    // A check of files should report names that do not exist; a start warns only if it needs one.
     let mut of_skills = library::request(&loaded, &plugins);
     of_skills.agents =
         Some(Agents::load(&request).active().map(|agent| agent.definition.name.clone()).collect());
@@ -62,7 +62,7 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
         }
         AgentsCommand::Lint { paths, json } => {
             let mut agents = checked(&request, &paths);
-            // What stands beside the agents is read by the same program, and nobody else says what is wrong.
+            // The same program reads the files beside the agents, and no other command checks them.
             if paths.is_empty() {
                 agents.problems.extend(skills.problems);
             }
@@ -148,7 +148,7 @@ fn place(agent: &LoadedAgent) -> String {
     format!("{source} ({})", agent.origin)
 }
 
-/// What sets this one apart, then what it is for.
+/// What distinguishes this one, then its purpose.
 fn remarks(agent: &LoadedAgent, loaded: &Loaded) -> String {
     let definition = &agent.definition;
     let mut remarks = Vec::new();

@@ -28,7 +28,7 @@ use crate::wire;
 
 /// How long a session may take to answer before it counts as one that only takes long.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// How soon one that nobody needs any more is over.
+/// How soon a session that is no longer needed ends.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -84,10 +84,10 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
     })?
 }
 
-/// Whether the session goes on without us. Its socket may be there for a moment longer than the session: what counts is
-/// that somebody answers. One who takes long is there, unless the session has left us.
+/// Whether the session continues without us. Its socket may outlive it for a moment: what counts is an answer. A slow
+/// one is alive, unless the session has left us.
 async fn goes_on(live: &LiveSessions, state: &Utf8Path, session: SessionId, has_left: bool) -> bool {
-    // One without a terminal ends when nobody works in it and we were the last to look: to ask it is to look again.
+    // One without a terminal ends when no agent works and the last client leaves: to ask it is to be a client again.
     let socket = live.socket(session);
     if !recorded(&Archive::new(state), session).is_working() {
         for _ in 0..(ENDS_WITHIN.as_millis() / LOOK_EVERY.as_millis()) {

@@ -135,7 +135,7 @@ fn print_table(entries: &VecDeque<Recorded>) {
     table.print();
 }
 
-/// An entry in words: what came of it, and what it was with the reason.
+/// An entry in words: its result, and its subject with the reason.
 fn words(entry: &AuditEntry, raw: &str) -> (&'static str, String) {
     match &entry.kind {
         AuditKind::Permission(made) => (verdict_word(made.decision), permission_words(made)),

@@ -1,4 +1,5 @@
-//! `decurion config`: every value in force and where it comes from, the schema of the file, and a value that a person sets.
+//! `decurion config`: the values in force and where they come from, the schema of the file, and a value that a person sets
+//! or removes.
 
 use decurion_config::{Keeper, Layer, LoadRequest, NewSetting};
 use serde_json::json;

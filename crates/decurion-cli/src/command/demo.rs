@@ -1,11 +1,11 @@
-//! `decurion demo`: a real session on a small real repository, with an embedded script in the model's place. In a terminal
-//! it plays in the real interface; elsewhere, and with `--fast`, it is the ordinary headless path. Takes the flags; ends
-//! well only if the repository's test then passes, and leaves nothing behind unless that is wanted.
+//! `decurion demo`: a real session on a small real repository, with an embedded script in the model's place. In a
+//! terminal it plays in the real interface; elsewhere, and with `--fast`, it is the ordinary headless path. Takes the
+//! flags; succeeds only if the repository's test then passes, and leaves no files behind without `--keep`.
 //!
 //! | file | what |
 //! |---|---|
-//! | `ending.rs` | what stands in the terminal afterwards: the timeline, and what to do next |
-//! | `player.rs` | who presses the keys, and says what is shown |
+//! | `ending.rs` | the timeline and the next steps, shown in the terminal afterwards |
+//! | `player.rs` | presses the keys and shows captions |
 //! | `stage.rs` | the repository, the model and the session |
 //! | `watched.rs` | the demo in the real interface |
 
@@ -35,7 +35,7 @@ use stage::{PROMPT, Stage};
 
 /// A terminal with fewer columns or rows cannot show what there is to see.
 const SMALLEST: (u16, u16) = (60, 20);
-/// The script of a log: nobody waits for anything.
+/// The pace of a log: without waits.
 const AT_ONCE: u32 = 1_000_000;
 
 pub fn run(args: &DemoArgs) -> Result<u8, Failure> {
@@ -46,7 +46,7 @@ pub fn run(args: &DemoArgs) -> Result<u8, Failure> {
     if is_shown && is_large() { watched::keep(args.keep) } else { log(args.keep) }
 }
 
-/// Plays it at this terminal in a process of its own, and comes back.
+/// Plays it at this terminal in another process, and comes back.
 pub fn run_in_front() -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::failed(format!("cannot tell which program this is: {error}")))?;

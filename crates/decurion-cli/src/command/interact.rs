@@ -1,12 +1,12 @@
-//! `decurion` at a terminal: the interactive front end. Takes what was decided about the session, opens it, and shows it
-//! until somebody leaves; then says goodbye, goes on without a terminal, or opens another session in its place.
+//! `decurion` at a terminal: the interactive front end. Takes what was decided about the session, opens it, and shows
+//! it until the person leaves; then says goodbye, continues without a terminal, or opens another session in its place.
 //!
 //! | file | what |
 //! |---|---|
-//! | `exits.rs` | how a session can be left, and for what |
-//! | `first.rs` | what is asked before anything is shown: a model, trust |
-//! | `form.rs` | how that is asked: with arrow keys, or in plain lines |
-//! | `kept.rs` | a session that goes on without a terminal |
+//! | `exits.rs` | the ways to leave a session, and what follows |
+//! | `first.rs` | questions before the first screen: a model, trust |
+//! | `form.rs` | how these are asked: with arrow keys, or in plain lines |
+//! | `kept.rs` | a session that continues without a terminal |
 //! | `program.rs` | what this program does for the front end |
 //! | `prompts.rs` | prompts kept for later sessions |
 //! | `records.rs` | conversations as text, instruction and memory files |
@@ -104,13 +104,13 @@ pub fn give_back_terminal(held: bool) {
     let _ = screen::command_terminal(&[terminal::RESET, title, b"\r\n"]);
 }
 
-/// Whether a signal that ended the child is how somebody says that it shall end, before it could listen.
+/// Whether a signal that ended the child is a person's request to end, sent before the child could handle it.
 fn is_wish(signal: i32) -> bool {
     use rustix::process::Signal;
     [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw).contains(&signal)
 }
 
-/// What a terminal is told besides the session.
+/// What a terminal needs besides the session.
 pub struct Surroundings<'a> {
     pub loaded: &'a Arc<Loaded>,
     pub environment: &'a Environment,
@@ -130,7 +130,7 @@ pub enum After {
 
 /// A session that waits for another provider.
 pub struct LogIn {
-    /// Which; none if nothing was said in it.
+    /// Its id; none if it has no prompt.
     pub session: Option<SessionId>,
     /// What it is to begin with.
     pub next: Next,
@@ -143,15 +143,15 @@ pub struct LogIn {
 pub struct Left {
     /// What is written in its prompt.
     pub draft: String,
-    /// Whether what was said in it stands above.
+    /// Whether its conversation is shown above.
     pub is_above: bool,
-    /// What is said about the provider.
+    /// A message about the provider.
     pub words: Option<String>,
     /// What a person types, where that is plain lines.
     pub lines: Option<Lines>,
 }
 
-/// Opens the session and shows it until somebody leaves.
+/// Opens the session and shows it until the person leaves.
 pub async fn run(
     answer: Answer,
     place: Arc<dyn Place>,
@@ -184,7 +184,7 @@ pub async fn run(
         Screening { around: &around, state: state.as_deref(), library, model, windows, provider, shades };
     let mut lines = around.plain.then(|| left.lines.unwrap_or_else(Lines::of_stdin));
     let mut request = request;
-    // From before it is opened: what is taken up again is on record soon after.
+    // From before it is opened: a resumed session writes to its journal soon after.
     let killed = unfinished::of(&request, state.as_deref(), "Ctrl+T, then r");
     let mut link = open(&*place, request.clone()).await?;
     let mut words: Option<(&str, String)> = left.words.map(|words| ("info", words)).or(killed);
@@ -209,7 +209,7 @@ pub async fn run(
             showing.app.say(level, words);
         }
         let commands = showing.link.commands.clone();
-        // Once the record is read: what comes of it is news.
+        // After the journal is read, so that its effects appear as new.
         if let Some(command) = first.take() {
             let _ = commands.send(Request { id: RequestId(0), command }).await;
         }
@@ -243,8 +243,8 @@ pub async fn run(
     }
 }
 
-/// The session that takes the place of another, and what is said first in it. Where it does not open, the one that was
-/// left is taken up again, and says why.
+/// The session that replaces another, and its first message. If it does not open, the previous one is resumed, and says
+/// why.
 async fn succeed(
     exits: &Exits,
     request: &mut SessionRequest,
@@ -270,7 +270,7 @@ async fn succeed(
     Ok((link, Some(("error", failure.message))))
 }
 
-/// What is said where one session takes the place of another.
+/// The message when one session replaces another.
 fn words_for(start: &Start, is_on_record: bool) -> Option<&'static str> {
     match start {
         Start::New { .. } if is_on_record => Some("New session. The one above is kept (/resume)."),
@@ -281,8 +281,8 @@ fn words_for(start: &Start, is_on_record: bool) -> Option<&'static str> {
     }
 }
 
-/// The screen itself failed: the session is ended as if somebody had left, so that its record is closed and nothing it
-/// began goes on.
+/// The screen itself failed: the session is ended as if the person had left, so that its journal is closed and none of
+/// its work continues.
 async fn broken(commands: CommandSender, door: Option<Listener>, exits: &Exits) -> Failure {
     let command = Command::Close { reason: "a fault in the program".to_owned() };
     if commands.send(Request { id: RequestId(u64::MAX), command }).await.is_ok() {
@@ -375,7 +375,7 @@ impl Screening<'_> {
     ) -> Result<Showing, Failure> {
         let loaded = self.around.loaded;
         let prompts = Prompts::new(self.state, cwd);
-        // Whoever keeps nothing of this session has keys and earlier sessions all the same.
+        // Without a transcript of this session, keys and earlier prompts still exist.
         let state = loaded.paths.state.as_deref();
         let history = decurion_tui::history::History::new(prompts.earlier());
         let mut app = App::new(Theme::new(self.shades), keys(state)?, history, Terminal::size());
@@ -394,7 +394,7 @@ impl Screening<'_> {
         known.has_own = program::status_command(loaded).is_some();
         let exits = match owner {
             Owner::Ours(exits) => {
-                // To go on without a terminal takes a door to come back through.
+                // Continuing without a terminal needs a socket to come back through.
                 if self.around.leash.is_some() && exits.door.is_some() {
                     known.home = Home::Kept;
                 }
@@ -409,7 +409,7 @@ impl Screening<'_> {
         let past = if is_new { Vec::new() } else { past(state, link.session) };
         let taken = past.last().map_or(0, |envelope| envelope.seq);
         app.recall(&past);
-        // Only the next run puts it on record, and nobody should send a prompt without knowing.
+        // Only the next run records it, and a person should see it before sending a prompt.
         if let Some(exits) = &exits {
             app.view.mode = in_force(&exits.request, &past, loaded.settings.permissions.default_mode);
         }
@@ -435,8 +435,8 @@ impl Screening<'_> {
     }
 }
 
-/// The mode that a session is in which is opened so: the one that is asked for, or that somebody changed to last, where it
-/// may still be had. That of a run is over with it.
+/// The mode of a session that is opened with this request: the requested one, or the last one that a person chose, if
+/// it is still available. The mode of a single run ended with it.
 fn in_force(request: &SessionRequest, past: &[Envelope], usual: Mode) -> Mode {
     let mut own = past.iter().rev().filter(|envelope| envelope.agent.is_none());
     let recorded = own.find_map(|envelope| envelope.event.mode());
@@ -513,13 +513,13 @@ fn known_shades(around: &Surroundings<'_>) -> Option<Shades> {
     if let Some(shades) = around.loaded.settings.theme.as_deref().and_then(Shades::named) {
         return Some(shades);
     }
-    // "15;0": white letters on black, as some terminals tell whoever they start.
+    // "15;0": white letters on black, set by some terminals for their programs.
     let background = says("COLORFGBG").rsplit(';').next()?.parse::<u8>().ok()?;
     Some(if matches!(background, 7 | 9..=15) { Shades::Light } else { Shades::Dark })
 }
 
-/// How the terminal tells somebody who looks elsewhere. Whether tmux lets anything through it does not say, so there it
-/// takes the word of the settings.
+/// How the terminal notifies a person who looks elsewhere. Whether tmux passes anything through is unknown, so there
+/// only an explicit setting counts.
 fn notices(around: &Surroundings<'_>) -> Notices {
     let says = |name: &str| around.environment.get(name).unwrap_or_default();
     let tmux = !says("TMUX").is_empty();

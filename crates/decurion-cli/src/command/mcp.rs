@@ -403,7 +403,7 @@ fn remove(name: &str, scope: Option<ScopeWord>) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What came of starting a server.
+/// The result of starting a server.
 struct Tried {
     /// What it offers, or why it does not.
     offered: Result<Manifest, String>,
@@ -431,7 +431,7 @@ fn try_out(here: &Here, server: &McpServer) -> Result<Tried, Failure> {
     })
 }
 
-/// The first answer or the first failure: nobody who tries a server wants to wait for its restarts.
+/// The first answer or the first failure: a test of a server should not wait for its restarts.
 async fn settled(server: &Server) -> Result<Manifest, String> {
     let mut state = server.state();
     let done = state.wait_for(|state| !matches!(state, State::Starting)).await;
@@ -506,8 +506,8 @@ fn keep(here: &Here, hash: &str, offered: &Manifest) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("what it offers cannot be kept: {error}")))
 }
 
-/// Accepts a server as it is declared and what it offers, after showing both. Nothing of a repository's is
-/// started, and nothing recorded, that nobody agreed to.
+/// Accepts a server's declaration and its offers, after showing both. Nothing of a repository's is started or recorded
+/// without a person's agreement.
 fn approve(name: &str, yes: bool) -> Result<u8, Failure> {
     let here = Here::load()?;
     let entry = here.entry(name)?;

@@ -1,5 +1,5 @@
-//! `decurion merge`: the branches of agents that have ended, merged in a queue. Takes the arguments, prints what
-//! came of each; exits 0 only where everything asked for is in the target.
+//! `decurion merge`: merges the branches of finished agents one after the other. Takes the arguments, prints the result
+//! of each; exits 0 only if everything requested is in the target.
 
 use std::time::Duration;
 

@@ -74,7 +74,7 @@ pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
         }
     };
     match result {
-        // Whoever reads may stop reading.
+        // The reader may stop reading.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         result => result.map_err(|error| Failure::failed(format!("cannot read or answer the rows: {error}"))),
     }

@@ -161,7 +161,7 @@ fn is_agreed(plugin: &Plugin, consent: &PluginConsent, question: &str) -> Result
     Ok(true)
 }
 
-/// What runs because of a plugin, and what it allows: whoever agrees to it should have seen that.
+/// What runs because of a plugin, and what it allows: a person should see this before agreeing.
 fn programs(plugin: &Plugin) -> Vec<String> {
     let description = one_line(plugin.description.as_deref().unwrap_or_default());
     let mut lines = vec![format!("{}  {description}", visible(&plugin.name)).trim_end().to_owned()];

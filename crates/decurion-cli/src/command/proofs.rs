@@ -1,5 +1,5 @@
-//! Whether the sandbox keeps its promises on this machine. Takes the settings, tries in a sandboxed command what must not
-//! work, and gives what came of each attempt.
+//! Whether the sandbox keeps its promises on this machine. Takes the settings, tries in a sandboxed command what must
+//! not work, and gives the result of each attempt.
 
 use std::ffi::OsString;
 use std::net::TcpListener;

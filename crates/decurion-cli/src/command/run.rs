@@ -57,7 +57,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let leash = match args.kept_by {
         None if interactive => return super::interact::keep(0),
         None => None,
-        // Nobody would wait for this process, nor give the terminal back after it.
+        // No process would wait for this one, nor restore the terminal after it.
         Some(keeper) => Some(Leash::to(keeper).map_err(|error| {
             Failure::failed(format!("the process that keeps the terminal, {keeper}: {error}"))
         })?),
@@ -96,7 +96,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
 /// The settings, and the variables that are no settings this time.
 type Decided = (Arc<Loaded>, Vec<&'static str>);
 
-/// What the settings and flags come to before anyone is asked for more; and the prompt where there is one.
+/// The result of settings and flags before a person is asked for more; and the prompt, if any.
 fn decide(
     prompt: Option<String>,
     args: &RunArgs,
@@ -174,7 +174,7 @@ fn refused(failure: Failure) -> Failure {
     failure
 }
 
-/// Says where there is no sandbox although nobody switched it off; where one is a must, that is the end.
+/// Warns if there is no sandbox although it is not switched off; if one is required, that is an error.
 pub fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
     let settings = &loaded.settings.sandbox;
     let reason = match wire::sandbox_form(loaded) {
@@ -269,8 +269,8 @@ async fn greeted(patience: Patience) -> (Option<Box<HostInput>>, Option<Initiali
     (Some(input), wanted)
 }
 
-/// How long a session waits for what its program wants of it. One that is taken up again may have agents that go on by
-/// themselves; only programs that introduce themselves, as the Agent SDKs do, hold that up.
+/// How long a session waits for its program's wishes. A resumed one may have agents that continue by themselves; only
+/// programs that introduce themselves, as the Agent SDKs do, delay that.
 fn patience(args: &RunArgs, environment: &Environment) -> Patience {
     if !args.resumes() || sdk(environment).is_some() || args.sdk.await_initialize {
         Patience::Long
@@ -362,7 +362,7 @@ impl Prepared<'_> {
         let theirs = wanted.map(|wanted| wanted.hooks.clone()).unwrap_or_default();
         decurion_engine::hook::problems(&theirs).iter().for_each(note);
         hooks.extend(theirs);
-        // Programs written for the Agent SDKs lock a session with this mode: there it denies, whatever it is here.
+        // Programs written for the Agent SDKs lock a session with this mode: there it denies, against the setting here.
         let undecided = match sdk(environment) {
             Some(_) => Undecided::Deny,
             None => wire::undecided(loaded),
@@ -433,7 +433,7 @@ impl Prepared<'_> {
     }
 }
 
-/// Whether a host asked, by its environment, to be told the session's state.
+/// Whether a host asked, by its environment, for state lines.
 fn state_lines(environment: &Environment) -> decurion_serve::StateLines {
     match (
         is_on(environment, "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS"),
@@ -499,7 +499,7 @@ impl Answer {
         let mut signals = signals().map_err(|error| Failure::failed(format!("no signals: {error}")))?;
         let cwd = self.request.cwd.clone();
         let home = cwd.clone();
-        // From before it is opened: what is taken up again is on record soon after.
+        // From before it is opened: a resumed session writes to its journal soon after.
         if let (Work::Asked(_), Format::Text) = (&self.work, self.format)
             && let Some((_, words)) =
                 unfinished::of(&self.request, self.state.as_deref(), "ask for it in the prompt")
@@ -546,7 +546,7 @@ impl Answer {
     }
 }
 
-/// Skills, commands and plugins as a host is told of them.
+/// Skills, commands and plugins in the form for hosts.
 fn listed(skills: &[Arc<Skill>], plugins: &Plugins) -> Listed {
     let names = |wanted: fn(&Skill) -> bool| {
         let mut names: Vec<String> =
@@ -569,7 +569,7 @@ fn listed(skills: &[Arc<Skill>], plugins: &Plugins) -> Listed {
     }
 }
 
-/// What a person can type behind a slash, as a host is told of it.
+/// What a person can type after a slash, in the form for hosts.
 fn host_commands(skills: &[Arc<Skill>]) -> Vec<HostCommand> {
     let typed = skills.iter().filter(|skill| skill.invocable.by_user());
     let compact = HostCommand {
@@ -585,7 +585,7 @@ fn host_commands(skills: &[Arc<Skill>]) -> Vec<HostCommand> {
     std::iter::once(compact).chain(typed).collect()
 }
 
-/// Agents as a host is told of them.
+/// Agents in the form for hosts.
 fn host_agents(agents: &[Arc<AgentDefinition>]) -> Vec<HostAgent> {
     let shown = agents.iter().filter(|definition| !definition.hidden);
     shown
@@ -597,7 +597,7 @@ fn host_agents(agents: &[Arc<AgentDefinition>]) -> Vec<HostAgent> {
         .collect()
 }
 
-/// What is to be done.
+/// The work to do.
 pub enum Work {
     Asked(Command),
     /// What a person says at the terminal, beginning with this.
@@ -610,7 +610,7 @@ pub enum Work {
     },
 }
 
-/// A host says what is to be done, and reads what happens as it says it.
+/// A host sends its prompts as it goes, and reads events while it does.
 fn check_hosted(args: &RunArgs, prompt: Option<&str>) -> Result<Option<String>, Failure> {
     if args.output_format != OutputFormat::StreamJson {
         return Err(Failure::usage("--input-format stream-json goes with --output-format stream-json"));
@@ -641,7 +641,7 @@ fn lines(out: impl std::io::Write + Send + 'static) -> Result<Lines, Failure> {
     Lines::to(out).map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))
 }
 
-/// Standard output, told when nobody reads it any more: a host that dies says nothing else.
+/// Standard output, watched for the end of its reader: a host that dies gives no other sign.
 fn watched() -> Result<Lines, Failure> {
     screen::stdout_descriptor()
         .and_then(|pipe| Lines::to(screen::stdout())?.watching(pipe))
@@ -721,7 +721,7 @@ pub fn conclude(finish: &Finish, format: OutputFormat, limits: &Limits) -> u8 {
         note(format!("cannot write the answer to standard output: {error}"));
         return FAILED;
     }
-    // A program was told of each refusal with its result; it is no failure of the session.
+    // The program saw each refusal with its result; it is no failure of the session.
     if let (true, Outcome::Denied { .. }) = (finish.led, &finish.outcome) {
         return 0;
     }

@@ -62,7 +62,7 @@ pub fn explain_command(command: &str, allowed: bool, as_json: bool) -> Result<u8
     Ok(0)
 }
 
-/// Prints lines. That ends the program if nobody reads them, so nothing may have to be removed from disk any more.
+/// Prints lines. That ends the program if the reader is gone, so nothing may be left to clean up on disk.
 fn show(lines: &[String]) {
     for line in lines {
         say!("{line}");

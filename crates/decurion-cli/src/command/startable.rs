@@ -1,5 +1,5 @@
-//! Whether a session can start. Takes a request for settings, gives them with a model that can be used, or what is in the
-//! way and who can do something about it.
+//! Whether a session can start. Takes a request for settings, gives them with a usable model, or the problem and who
+//! can solve it.
 
 use std::sync::Arc;
 
@@ -134,7 +134,7 @@ pub async fn models_of(
 ) -> Result<Configured, Failure> {
     let models = Configured::new(Arc::clone(loaded), request.model.as_deref());
     let mut models = if watched { models } else { models.unwatched() };
-    // A session that goes on has its model on record.
+    // A resumed session has its model in the journal.
     if matches!(request.start, Start::New { .. }) || request.model.is_some() {
         models.ask_server().await?;
         let decided = models.main(&models.default_name());

@@ -1,6 +1,6 @@
-//! `decurion tasks`: what agents and commands of a session do, from another terminal. Takes a subcommand,
-//! talks to the session's owner through its socket where there is one, else reads what was recorded; prints
-//! lists, one task or its output, or what came of a wish.
+//! `decurion tasks`: the agents and commands of a session, from another terminal. Takes a subcommand, talks to the
+//! session's owner through its socket if there is one, else reads the journal; prints lists, one task or its output, or
+//! the result of a request.
 
 mod follow;
 mod overview;
@@ -23,9 +23,9 @@ use crate::wire;
 use overview::{Overview, text};
 use session::{Chosen, choose};
 
-/// What an agent is told that is resumed without a prompt.
+/// The message for an agent that is resumed without a prompt.
 const GO_ON: &str = "Continue with your work.";
-/// What a model is told whose call was denied without a message.
+/// The message for a model whose call was denied without one.
 const DENIED: &str = "A person looked at this call and denied it.";
 
 /// The longest form that is read.
@@ -194,7 +194,7 @@ fn filled_in(verdict: Verdict, content: &str) -> Result<Answer, Failure> {
         "-" => read().map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))?,
         content => content.to_owned(),
     };
-    // What is wrong is said without what was written.
+    // The error does not repeat the input.
     let value = serde_json::from_str::<Value>(&content).ok().filter(Value::is_object);
     let content = value.ok_or_else(|| {
         Failure::usage("--content is not a JSON object").hint("for example '{\"name\": \"…\"}'")

@@ -139,7 +139,7 @@ pub fn save(
     if target == STDOUT {
         let mut out = BufWriter::new(screen::stdout());
         return match write(&mut out).and_then(|()| out.flush()) {
-            // Whoever reads may stop reading.
+            // The reader may stop reading.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             other => other.map_err(failed),
         };

@@ -1,5 +1,5 @@
-//! `decurion worktrees`: the checkouts that agents work in. Takes a subcommand, prints each with who uses it or
-//! what was left in it, and removes what nobody needs.
+//! `decurion worktrees`: the worktrees of agents. Takes a subcommand, prints each with its user or its remaining
+//! changes, and removes those that are not needed.
 
 use decurion_config::LoadRequest;
 use decurion_engine::worktree::{Cleaned, Kept, Row, WorktreeError, Worktrees};

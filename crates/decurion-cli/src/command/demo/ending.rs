@@ -1,5 +1,5 @@
-//! What stands in the terminal after the demo. Takes its recorded session; draws its timeline, offers it as a picture, and
-//! says what to do next.
+//! The terminal after the demo. Takes its recorded session; draws its timeline, offers it as a picture, and lists the
+//! next steps.
 
 use std::fmt::Write as _;
 
@@ -69,7 +69,7 @@ fn free(folder: &Utf8Path) -> Utf8PathBuf {
     folder.join(names.find(is_free).unwrap_or_else(|| "decurion-demo.svg".to_owned()))
 }
 
-/// Who it is, moved in below whoever began it.
+/// The name, indented below the parent.
 fn name(row: &ChartRow) -> String {
     format!("{}{}", "  ".repeat(row.depth.min(4)), visible(&row.name))
 }

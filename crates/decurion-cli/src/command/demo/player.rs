@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::stage::PROMPT;
 
-/// How many times as fast it goes on once a key is pressed.
+/// The speed-up once a key is pressed.
 const FAST: u32 = 10;
 /// The pause between two letters.
 const LETTER: Duration = Duration::from_millis(28);
@@ -81,7 +81,7 @@ impl Player {
         if self.act().await.is_some() {
             return Played::Out;
         }
-        // Whatever works is stopped then, without a question.
+        // Running work is stopped then, without a question.
         let _ = self.signals.try_send(Signal::Terminate);
         Played::Left
     }
@@ -126,7 +126,7 @@ impl Player {
         self.say("Yes: the agent may make this one change").await
     }
 
-    /// Shows that nobody has to wait for a slow command.
+    /// Shows that a slow command need not be waited for.
     async fn send_to_background(&mut self) -> Option<()> {
         if !is_slow(&self.view) {
             return Some(());
@@ -159,7 +159,7 @@ impl Player {
         self.press(KeyCode::Char('d'), KeyModifiers::CONTROL).await
     }
 
-    /// Whether the agent has begun and nobody works any more.
+    /// Whether the agent has started and no agent works any more.
     fn is_over(&self) -> bool {
         self.began && self.view.is_over()
     }
@@ -187,7 +187,7 @@ impl Player {
         }
     }
 
-    /// Waits until the session stands so, or nobody works any more.
+    /// Waits until the session is in this state, or no agent works any more.
     async fn until(&mut self, is_so: impl Fn(&SessionView) -> bool) -> Option<()> {
         while !is_so(&self.view) && !self.is_over() {
             self.hear().await?;

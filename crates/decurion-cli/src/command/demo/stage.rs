@@ -1,5 +1,5 @@
 //! Where the demo plays. Takes an empty folder; gives a git repository in it with a failing test, a model that plays a
-//! script, and what a session there is asked for.
+//! script, and the request for a session there.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -57,7 +57,7 @@ impl Stage {
         Ok(Self { repository, environment, loaded, guard })
     }
 
-    /// What sessions run on, with a model that plays this script at this pace; and the agents that there are.
+    /// The engine for sessions, with a model that plays this script at this pace; and its agents.
     pub fn engine(&self, script: &'static str, pace: Pace) -> (Engine, Vec<Arc<AgentDefinition>>) {
         let models = Configured::new(Arc::clone(&self.loaded), Some(MODEL)).with_embedded(script, pace);
         let plugins = Plugins::default();
@@ -74,7 +74,7 @@ impl Stage {
         (wire::engine(&self.loaded, &self.environment, given), all)
     }
 
-    /// A session in which these rules allow, and a person answers or nobody does.
+    /// The request for a session in which these rules allow, and a person answers or there is none.
     pub fn session(&self, allowed: &[&str], answers: bool) -> Result<SessionRequest, Failure> {
         let rule = |text: &&str| {
             Rule::parse(text, RuleSource::CliArg).map_err(|error| Failure::failed(error.to_string()))

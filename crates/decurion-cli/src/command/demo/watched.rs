@@ -70,7 +70,7 @@ pub fn keep(keep: bool) -> Result<u8, Failure> {
 /// Plays in this folder.
 pub fn run(keeper: i32, folder: &Utf8Path, keep: bool) -> Result<u8, Failure> {
     let played = run_in(keeper, folder);
-    // The process that would remove it may be gone with the terminal, and whoever would read of a failure.
+    // The process that would remove it may be gone with the terminal, and so is the reader of an error.
     if matches!(played, Ok(HANGUP)) && !keep {
         let _ = fs::remove_dir_all(folder);
     }
@@ -96,7 +96,7 @@ fn run_in(keeper: i32, folder: &Utf8Path) -> Result<u8, Failure> {
     let stage = Stage::new(folder, environment)?;
     block_on(async {
         let mut signals = signals(true).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
-        // A person at the terminal is heard by the player, and may want an end too.
+        // Keys of a person at the terminal go to the player, and may ask for an end too.
         let (wishes, mut wished) = mpsc::channel(4);
         let outside = wishes.clone();
         tokio::spawn(async move {
@@ -170,7 +170,7 @@ async fn play(
     let ended = show(showing, None, wished).await;
     crash::tell();
     let ended = ended.map_err(|error| Failure::failed(format!("the terminal: {error}")))?;
-    // Where somebody outside ended it, the player still plays.
+    // If a signal ended it, the player still plays.
     let played = if playing.is_finished() { playing.await.ok() } else { None };
     Ok(Shown { ended, played, session, shades })
 }

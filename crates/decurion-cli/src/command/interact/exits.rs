@@ -1,5 +1,6 @@
-//! The ways out of a session. Takes how somebody wants to leave it; gives why that cannot be, or what comes next, opened
-//! already where this session could not be had again: nobody loses a conversation to one that does not open.
+//! The ways out of a session. Takes the way a person wants to leave it; gives why that is impossible, or what comes
+//! next, which is opened first if this session could not be reopened: no conversation is lost because the next one does
+//! not open.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,12 +21,12 @@ pub struct Exits {
     pub state: Option<Utf8PathBuf>,
     /// The socket through which anybody could come back to it.
     pub door: Option<Utf8PathBuf>,
-    /// What takes its place, where that was opened before it was let go.
+    /// The session that replaces it, if it was opened first.
     pub next: Mutex<Option<Link>>,
 }
 
 impl Exits {
-    /// Whether somebody can leave so, or why not.
+    /// Accepts a way to leave, or says why it is impossible.
     pub async fn take(&self, farewell: &Farewell) -> Result<(), String> {
         match farewell {
             Farewell::Close => Ok(()),
@@ -40,13 +41,13 @@ impl Exits {
         matches!(found, Some(Found::Ours(_)))
     }
 
-    /// Whether nothing was said in it.
+    /// Whether it has no prompt.
     pub fn is_empty(&self) -> bool {
         self.state.as_deref().is_some_and(|state| Archive::new(state).is_empty(self.session))
     }
 
-    /// Removes what is on record of a session that was opened and left without a word, unless its id was chosen: the one
-    /// who chose it may come back to it.
+    /// Removes the files of a session that was left without a prompt, unless its id was chosen: the person may come
+    /// back to it.
     pub fn discard_empty(&self) {
         let is_ours = matches!(self.request.start, Start::New { id: None } | Start::Fork { id: None, .. });
         if let (true, Some(state)) = (is_ours, self.state.as_deref())
@@ -91,8 +92,8 @@ impl Exits {
     }
 }
 
-/// What is asked for to open the session that takes the place of this one. The mode goes on with the conversation, and in
-/// a new one; another session has its own. Whoever has started the program without checks may choose that later too.
+/// The request for the session that replaces this one. A continued conversation keeps its mode, and so does a new one;
+/// another session has its own. If the program was started without checks, that mode can be chosen later too.
 pub fn following(before: SessionRequest, session: SessionId, next: &Next) -> SessionRequest {
     let bypass = before.bypass || before.mode == Some(Mode::BypassPermissions);
     let mut request = SessionRequest { start: next.start.clone(), worktree: None, bypass, ..before };

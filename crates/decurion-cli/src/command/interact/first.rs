@@ -15,7 +15,7 @@ use crate::screen;
 pub enum Begin {
     /// A server was started or a file was changed meanwhile: look again.
     LookAgain,
-    /// This provider was set up and tried: use it, whatever the environment says.
+    /// This provider was set up and tried: use it, even against the environment.
     Use(Set),
     /// To see it work first.
     Demo,
@@ -29,21 +29,21 @@ pub struct Set {
     pub model: String,
 }
 
-/// Whether there is somebody to ask.
+/// Whether there is a person to ask.
 pub fn somebody() -> bool {
     screen::is_interactive()
 }
 
-/// Why a provider is asked for.
+/// The reason to ask for a provider.
 pub enum Why<'a> {
     First,
     /// The one that is configured cannot be used.
     Problem(&'a Failure),
-    /// Somebody wants another one; the model that is used now, if any.
+    /// The person wants another one; the model that is used now, if any.
     Wished(Option<&'a str>),
 }
 
-/// Asks for a provider until one is set up, or somebody leaves.
+/// Asks for a provider until one is set up, or the person leaves.
 pub async fn choose(
     form: &mut Form,
     (paths, environment): (&Paths, &Environment),
@@ -142,7 +142,7 @@ pub async fn correct(form: &mut Form, file: &Utf8Path, problem: &Failure) -> Res
     }
 }
 
-/// Whether this folder's files hold something that nobody has decided about yet.
+/// Whether this folder's files hold something that was neither trusted nor declined.
 pub fn is_undecided(loaded: &Loaded) -> bool {
     let (trust, _) = Trust::open(&loaded.paths);
     matches!(loaded.trust, TrustState::Untrusted { .. })
@@ -150,8 +150,8 @@ pub fn is_undecided(loaded: &Loaded) -> bool {
         && !trust.is_declined(&loaded.paths.root, &loaded.project_parts)
 }
 
-/// Shows what this folder's files would do and asks whether they may; remembers either answer. Whoever leaves the question
-/// is asked again next time.
+/// Shows what this folder's files would do and asks whether they may; remembers either answer. Without an answer the
+/// question comes again next time.
 pub async fn trust(form: &mut Form, loaded: &Loaded) -> Result<bool, Failure> {
     let since = match loaded.trust {
         TrustState::Untrusted { changed: true, .. } => " They have changed since you trusted them.",

@@ -109,7 +109,7 @@ fn gone(error: std::io::Error) -> Failure {
 }
 
 impl Form {
-    /// Takes the terminal. `signals` are those that somebody listens to already.
+    /// Takes the terminal. `signals` is the receiver, if signals are already being received.
     pub fn take(
         environment: &Environment,
         plain: bool,
@@ -162,8 +162,8 @@ impl Form {
         failure.hints.iter().try_for_each(|hint| self.say(Tone::Plain, &format!("  {hint}")))
     }
 
-    /// Lets a person choose a row, the first unless another is said to be the usual one; none if they left. `other` is
-    /// what they may write in place of a row.
+    /// Lets a person choose a row, the first unless another is the default; none if they left. `other` is what they may
+    /// write in place of a row.
     pub async fn choose(
         &mut self,
         title: &str,

@@ -1,5 +1,5 @@
-//! A session that goes on without a terminal. Takes the session, its door and what held us to the terminal; waits until
-//! nobody works, nobody asks and nobody is attached, then ends the session.
+//! A session that continues without a terminal. Takes the session, its socket and the link to the terminal; waits until
+//! no agent works, no question is open and no client is attached, then ends the session.
 
 use decurion_exec::keeper::Leash;
 use decurion_protocol::{Command, Event, Link, Request, RequestId, SessionId, SessionView};
@@ -31,7 +31,7 @@ pub async fn go_on(
         .map_err(|error| Failure::failed(format!("cannot continue without a terminal: {error}")))?;
     let mut view = view;
     let mut clients = door.clients();
-    // What has ended may still have to be told to whoever began it: the session is asked once more before it is closed.
+    // An end may still have to be delivered to a parent: the session is asked once more before it is closed.
     let mut asked: Option<RequestId> = None;
     let mut requests = FIRST_QUESTION;
     loop {
@@ -58,7 +58,7 @@ pub async fn go_on(
                 }
                 None => return Ok(0),
             },
-            // Once nobody can come any more, nothing is waited for there: it would be told again and again.
+            // Once no client can come any more, this branch must not be polled: it would be ready again and again.
             Ok(()) = clients.changed() => {}
             signal = signals.recv() => match signal {
                 // The terminal is gone, and with it what it could want.

@@ -27,13 +27,13 @@ use crate::wire;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a person's status line may take.
 const STATUS_PATIENCE: Duration = Duration::from_secs(5);
-/// Changes within this are told to it at once.
+/// Changes within this time are sent together.
 const STATUS_REST: Duration = Duration::from_millis(300);
 /// How much of what a subcommand prints is shown.
 const MOST_PRINTED: usize = 1 << 20;
 /// How many files can be named.
 const MOST_PATHS: usize = 50_000;
-/// How many lines of errors are told beside what a subcommand prints for a program.
+/// How many lines of errors are shown besides the output of a subcommand.
 const MOST_ERRORS: usize = 8;
 /// The names of instruction files, those that come first being preferred.
 const INSTRUCTIONS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
@@ -167,7 +167,7 @@ impl Shared {
         }
         let Printed { code, mut text, errors } = self.printed(launch, PATIENCE).await?;
         if is_data {
-            // A warning is no row. Whoever reads the rows tells the lines that are none.
+            // A warning is not a row. The reader of the rows reports other lines.
             for line in errors.lines().take(MOST_ERRORS) {
                 text.push_str(line);
                 text.push('\n');
@@ -368,7 +368,7 @@ fn kept_inside(root: &Utf8Path, path: &Utf8Path) -> Result<Utf8PathBuf, String> 
     Err(format!("{path} is a link out of the project, to {led}: it is neither written nor opened"))
 }
 
-/// Opens without following a link at the end of a path, and without waiting for whoever has the other end of a pipe.
+/// Opens without following a link at the end of a path, and without waiting for the other end of a pipe.
 fn unfollowed() -> std::fs::OpenOptions {
     use rustix::fs::OFlags;
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;

@@ -1,5 +1,5 @@
-//! Prompts kept for later sessions. Takes the state folder and the folder of the session; gives the prompts that were
-//! written here before, and keeps new ones: one JSON line each, in one file for all folders.
+//! Prompts kept for later sessions. Takes the state folder and the folder of the session; gives the earlier prompts of
+//! this folder, and keeps new ones: one JSON line each, in one file for all folders.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -68,7 +68,7 @@ impl Prompts {
     }
 }
 
-/// Keeps prompts on a thread of its own, in their order: whoever types does not wait for a disk.
+/// Writes prompts on a separate thread, in their order: typing never waits for a disk.
 pub struct Pen {
     prompts: Option<SyncSender<String>>,
     /// Says by its end that all are kept.

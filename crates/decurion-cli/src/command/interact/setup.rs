@@ -136,7 +136,7 @@ fn host_of(url: &str) -> String {
     visible(rest.split('/').next().unwrap_or_default())
 }
 
-/// Asks what to do about something that does not work; `yes` goes on with the answers as they are.
+/// Asks what to do about something that does not work; `yes` continues with the same answers.
 async fn again(form: &mut Form, yes: &str) -> Result<bool, Stop> {
     let rows = [
         Choice::new("yes", yes, ""),

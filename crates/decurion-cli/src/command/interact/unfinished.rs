@@ -13,7 +13,7 @@ use super::past;
 /// How many are named.
 const MOST_NAMED: usize = 4;
 
-/// The sentence for a session that goes on from its end, with how an agent is resumed there.
+/// The sentence for a session that resumes, with how to resume an agent there.
 pub fn of(
     request: &SessionRequest,
     state: Option<&Utf8Path>,

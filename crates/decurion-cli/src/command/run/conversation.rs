@@ -96,7 +96,7 @@ fn following_login(before: &RunArgs, wished: &LogIn, set: Option<Set>) -> RunArg
     (args.r#continue, args.fork_session) = (false, false);
     (args.session_id, args.worktree) = (None, None);
     (args.resume_session_at, args.resume_drops_turn) = (None, None);
-    // Whoever has started the program without checks may choose that later too.
+    // If the program was started without checks, that mode can be chosen later too.
     args.sdk.allow_dangerously_skip_permissions |= args.dangerously_skip_permissions;
     args.dangerously_skip_permissions = false;
     args.permission_mode = Some(wished.next.mode.name().to_owned());

@@ -48,7 +48,7 @@ pub fn session_request(
             .or_else(|| loaded.settings.fallback_model.first().cloned()),
         thinking: thinking(args)?,
         effort: effort(args)?,
-        // A mode that is asked for now, in the settings' word for it, is what a session that goes on is in then.
+        // A mode that is requested now, in the settings' word for it, also holds for a resumed session.
         mode: match permission_mode(args)? {
             Some(_) => Some(loaded.settings.permissions.default_mode),
             None => main.and_then(|main| definitions::mode(main, loaded)),
@@ -185,7 +185,7 @@ fn latest(loaded: &Loaded) -> Result<SessionId, Failure> {
     latest.map(|summary| summary.session).ok_or_else(none)
 }
 
-/// The tools of these rules that are forbidden whatever they would do: models need not be told of them.
+/// The tools that these rules forbid completely: models need not see them.
 fn bare_names(rules: &[String]) -> Vec<String> {
     let rules = rules.iter().flat_map(|list| rules::split_rules(list));
     rules.filter(|rule| !rule.contains(['(', '*'])).collect()

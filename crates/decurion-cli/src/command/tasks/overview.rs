@@ -189,7 +189,7 @@ impl Folded {
                 self.questions.push((**question).clone());
             }
             Event::Answered { question, .. } => self.questions.retain(|open| open.id != *question),
-            // Nobody waits for it any more, whatever became of it.
+            // No one waits for it any more, whatever its result.
             Event::CallStarted { call, .. }
             | Event::CallEnded { call, .. }
             | Event::CallRefused { call, .. } => {

@@ -1,5 +1,5 @@
-//! Tasks on the screen. Takes an overview, prints a list, one task, or what came of a wish: for people, or as
-//! one JSON object per line.
+//! Tasks on the screen. Takes an overview, prints a list, one task, or the result of a request: for people, or as one
+//! JSON object per line.
 
 use std::io::Write as _;
 
@@ -113,7 +113,7 @@ pub fn limits(limits: &Value) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// What came of a wish.
+/// The result of a request.
 pub fn done(json: bool, value: &Value, words: impl FnOnce() -> String) -> Result<(), Failure> {
     if json { line(&value.to_string()) } else { line(&plain(&words())) }
 }
@@ -158,7 +158,7 @@ fn columns(overview: &Overview, row: &Value) -> [String; 3] {
     [state, kind, one_line(text(row, "description"))]
 }
 
-/// A question in words, with so much of its own id and of that of who asks it.
+/// A question in words, with shortened ids of the question and its agent.
 fn ask(question: &Question, (own, of_tasks): (usize, usize)) -> String {
     let title = if question.intent.title.is_empty() { &question.tool } else { &question.intent.title };
     let asked = format!(

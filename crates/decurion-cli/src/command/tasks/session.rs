@@ -11,7 +11,7 @@ use crate::report::Failure;
 /// The session that is meant.
 pub struct Chosen {
     pub id: SessionId,
-    /// The connection to its owner, from before anything was read; none where nobody listens.
+    /// The connection to its owner, from before anything was read; none if it does not listen.
     pub live: Option<Attached>,
     /// What it recorded; none where it keeps nothing.
     pub record: Option<SessionPaths>,
