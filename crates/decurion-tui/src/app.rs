@@ -1,8 +1,8 @@
-//! The state of the screen. Takes keys, pastes, events and what came of errands; gives what is to be done, as data, and
-//! the lines to show. No terminal, no clock and no channel in it.
+//! The state of the screen. Takes keys, pastes, events and results of jobs; gives effects, as data, and the lines to
+//! show. It has no terminal, no clock and no channel.
 //!
 //! A key goes to the first of these that wants it: the page over everything ([`crate::page`]), the question that is
-//! shown ([`question`]), what is open above the prompt ([`open`]), the prompt ([`prompt`]).
+//! shown ([`question`]), the list or menu above the prompt ([`open`]), the prompt ([`prompt`]).
 
 mod builtin;
 mod completing;
@@ -55,13 +55,13 @@ use question::Asked;
 
 /// How often times that are counted change.
 const SECOND: Duration = Duration::from_secs(1);
-/// Work that takes so long ends with a notice for whoever looks elsewhere.
+/// Work that takes this long ends with a notice for a person who looks elsewhere.
 const LONG_WORK: Duration = Duration::from_secs(20);
 /// How many items are kept to be drawn again; what is older is on record.
 const MOST_ITEMS: usize = 5_000;
 /// How many of them go when there are more.
 const DROPPED_AT_ONCE: usize = 1_000;
-/// What is said where something was asked for and something else is written or open by the time it comes.
+/// The message if a requested list is ready while something else is written or open.
 const READY: &str = "what you asked for is ready: ask again once nothing else is written or open";
 
 pub struct App {
@@ -105,17 +105,17 @@ pub struct App {
     /// Questions whose answers the session has not taken yet.
     answered: Vec<Asked>,
     requests: u64,
-    /// The commands whose replies somebody waits for.
+    /// The commands that wait for a reply.
     waited: Vec<(u64, Waits)>,
     /// The mode that was asked for last and is not in force yet.
     wanted: Option<Mode>,
-    /// Whether the program ends as soon as nobody works.
+    /// Whether the program ends as soon as no agent works.
     leaving: bool,
     /// Whether the session was asked whether anybody works.
     asked_to_leave: bool,
     /// What the key that leaves did before, where one more press leaves.
     leave_pressed: Option<Pressed>,
-    /// What is known of whoever types.
+    /// What the screen knows about the person at the keyboard.
     typist: Typist,
     /// When the turn under way began.
     turn_began: Option<Timestamp>,
@@ -124,7 +124,7 @@ pub struct App {
     status: Status,
 }
 
-/// What is known of whoever types.
+/// What the screen knows about the person at the keyboard.
 #[derive(Clone, Copy, Debug, Default)]
 struct Typist {
     /// Whether the last key was the one that empties the prompt, or goes back, when it is pressed twice.
@@ -138,9 +138,9 @@ struct Typist {
 /// What a person can name.
 #[derive(Clone, Debug, Default)]
 pub struct Library {
-    /// Skills and commands: the name without its slash, and what it says it is for.
+    /// Skills and commands: the name without its slash, and its description.
     pub skills: Vec<(String, String)>,
-    /// Kinds of agents, and what each says it is for.
+    /// Kinds of agents, and their descriptions.
     pub agents: Vec<(String, String)>,
     /// Models by their names.
     pub models: Vec<String>,
@@ -179,9 +179,9 @@ enum Waits {
     Output,
     /// To tell what an agent may use now.
     Budget,
-    /// To go on from this mode, or to tell why not.
+    /// To continue from this mode, or to say why not.
     Mode(Mode),
-    /// To leave if nobody works then either.
+    /// To leave if no agent works then either.
     Leaving,
     /// To write a prompt again that was not taken.
     Prompt(LineId),
@@ -202,7 +202,7 @@ enum Waits {
 /// A status line of a person's own.
 #[derive(Clone, Debug, Default)]
 struct Status {
-    /// Whether somebody is asked for it now.
+    /// Whether a run of it is under way.
     asked: bool,
     /// Whether something has changed since.
     due: bool,
@@ -256,7 +256,7 @@ impl App {
         (self.columns, self.rows) = (usize::from(size.0), usize::from(size.1));
     }
 
-    /// Says where a person is, before anything else is said.
+    /// Shows where the person is, before anything else.
     pub fn greet(&mut self, greeting: Greeting) {
         self.items.push(Item::Greeting(Box::new(greeting)));
     }
@@ -266,7 +266,7 @@ impl App {
         self.items.push(Item::Notice { level: level.to_owned(), text: text.into() });
     }
 
-    /// Somebody leaves: what was being said stays above, as far as it came.
+    /// The person leaves: a partial answer stays above.
     pub fn break_off(&mut self) {
         self.conversation.break_off();
         self.items.extend(self.conversation.take_finished());
@@ -289,8 +289,8 @@ impl App {
         self.view.at_work && self.view.root.is_running()
     }
 
-    /// Takes what is on record, in order, before anything is shown. Of a session that is live elsewhere, whoever worked
-    /// there works on.
+    /// Takes the recorded events, in order, before anything is shown. If the session is live elsewhere, its agents are
+    /// shown as working.
     pub fn recall(&mut self, past: &[Envelope]) {
         for envelope in past {
             self.take(envelope);
@@ -313,7 +313,7 @@ impl App {
         self.drawn = self.items.len();
     }
 
-    /// Writes a text into the prompt, for a person to go on with.
+    /// Writes a text into the prompt, for a person to continue.
     pub fn draft(&mut self, text: &str) {
         self.composer.set(text);
     }
@@ -337,7 +337,7 @@ impl App {
         !self.is_busy() && !self.wants_a_key()
     }
 
-    /// What is wanted before anything comes in: the status, and that work goes on that a crash has cut off.
+    /// The effects at the start: run the status line, and note that work continues that a crash has cut off.
     pub fn begin(&mut self) -> Vec<Effect> {
         self.status.due = true;
         let mut effects = self.ask_status();
@@ -474,7 +474,7 @@ impl App {
         if matches!(envelope.event, Event::Quiet { quiet: true, queued: 0 }) {
             self.take_back_unbegun();
         }
-        // Somebody who looks elsewhere is called when he is needed, and when the work is done.
+        // A person who looks elsewhere is notified when needed, and when the work is done.
         let is_done = was_at_work && !self.view.at_work && self.view.root.began.is_some();
         if !was_at_work && self.view.at_work {
             self.turn_began = Some(envelope.at);
@@ -525,13 +525,13 @@ impl App {
         Some(Effect::Notify(text))
     }
 
-    /// Whether nobody works and no prompt of ours is still to be begun.
+    /// Whether no agent works and none of our prompts is waiting.
     fn is_done(&self) -> bool {
         self.view.is_over() && self.sent.is_empty()
     }
 
-    /// Leaves once nobody works, where somebody wants that. What has ended may still have to be told to whoever began
-    /// it, who then goes on: the session is asked once more, and has told by then what it does.
+    /// Leaves once no agent works, if requested. An end may still have to be delivered to a parent, which then
+    /// continues: the session is asked once more, and has delivered it by then.
     fn leave_if_done(&mut self) -> Vec<Effect> {
         if !self.leaving || self.asked_to_leave || !self.is_done() {
             return Vec::new();
@@ -558,7 +558,7 @@ impl App {
 
     /// Lets go of the oldest items: what a terminal shows again is bounded, and all of it is on record.
     fn forget(&mut self) {
-        // What is not drawn yet goes only where it would be without end: while somebody looks at a page.
+        // Items that are not drawn yet are dropped only if they would grow without bound: while a page is open.
         let must = self.items.len() > 2 * MOST_ITEMS;
         if self.items.len() > MOST_ITEMS && (must || self.drawn >= DROPPED_AT_ONCE) {
             self.items.drain(..DROPPED_AT_ONCE);
@@ -637,7 +637,7 @@ impl App {
             (Waits::Rewound(then), Reply::Done { value }) => return self.rewound(then, value),
             (Waits::Output, Reply::Done { value }) => {
                 let end: TaskOutputEnd = serde_json::from_value(value.clone()).unwrap_or_default();
-                // Whoever has closed its page does not want it any more.
+                // Its page may be closed by now.
                 let Some(page) = self.page.take_if(|page| page.is_awaited()) else { return Vec::new() };
                 let title = page.title;
                 let text = if end.text.is_empty() { "no output".to_owned() } else { end.text };
@@ -662,14 +662,14 @@ impl App {
         self.ask_for(Waits::Told(agent.clone(), text.clone()), Command::Tell { agent, text })
     }
 
-    /// Says that an agent was told something, which it hears at its next step.
+    /// Says that an agent gets a message at its next step.
     fn was_told(&mut self, agent: &AgentId, text: &str) {
         let task = self.view.task(&agent.clone().into());
         let name = task.map_or_else(|| agent.to_string(), crate::view::agents::name);
         self.say("info", format!("told {name}: {text}"));
     }
 
-    /// Gives back what an agent was to be told, where it was written, or in the prompt if that is closed.
+    /// Gives back a message that an agent did not get, where it was written, or in the prompt if that is closed.
     fn tell_again(&mut self, agent: &AgentId, text: &str) {
         match self.page.as_mut().filter(|page| page.agent_id() == Some(agent)) {
             Some(page) => page.not_told(text),
@@ -677,7 +677,8 @@ impl App {
         }
     }
 
-    /// Nobody works and nothing waits: what was sent and not begun, by a hook's word or a slip of the pen, is given back.
+    /// No agent works and no prompt waits: a prompt that was sent and never started, because of a hook or a typing
+    /// mistake, is given back.
     fn take_back_unbegun(&mut self) {
         let is_taken = |line: LineId| !self.waited.iter().any(|(_, waits)| *waits == Waits::Prompt(line));
         let unbegun: Vec<LineId> =
@@ -709,7 +710,7 @@ impl App {
         }
     }
 
-    /// A command for the session; a refusal of it is told.
+    /// A command for the session; a refusal is shown.
     fn ask(&mut self, what: &'static str, command: Command) -> Effect {
         self.ask_for(Waits::Refusal(what), command)
     }
@@ -720,7 +721,7 @@ impl App {
         Effect::Send(Request { id: RequestId(self.requests), command })
     }
 
-    /// What came of an errand.
+    /// The result of a job.
     fn done(&mut self, purpose: Purpose, fruit: Result<Fruit, String>) -> Vec<Effect> {
         if purpose == Purpose::Status {
             return self.status_came(fruit);
@@ -851,7 +852,7 @@ impl App {
         if let Some(effects) = self.page_key(action) {
             return effects;
         }
-        // This key stays, whoever else asks something.
+        // This key works even while other questions are open.
         if action == Action::Interrupt && std::mem::take(&mut self.leaving) {
             return Vec::new();
         }

@@ -70,7 +70,7 @@ pub struct Highlight {
 }
 
 impl Highlight {
-    /// For this language, whatever it is called; one that is not known stays in one colour.
+    /// For this language, by any of its names; an unknown one stays in one colour.
     pub fn new(language: &str, theme: &Theme) -> Self {
         Self { lexer: Lexer::new(language), theme: theme.clone() }
     }
@@ -92,7 +92,7 @@ impl Highlight {
         }
     }
 
-    /// The next line, with this style for whatever has none of its own.
+    /// The next line, with this style for parts without one.
     pub fn line_over(&mut self, line: &str, base: Style) -> Vec<Span<'static>> {
         let Some(lexer) = &mut self.lexer else { return vec![Span::styled(line.to_owned(), base)] };
         let parts = lexer.line(line).into_iter();
@@ -121,7 +121,7 @@ enum Inside {
     Hunk(u64, u64),
 }
 
-/// Code inside of a text: the text that goes on after it, and how many braces are open.
+/// Code inside of a text: the text that continues after it, and how many braces are open.
 #[derive(Clone, Debug)]
 struct Hole {
     quote: &'static Quote,
@@ -134,7 +134,7 @@ pub struct Lexer {
     language: &'static Language,
     inside: Inside,
     holes: Vec<Hole>,
-    /// What a text that ends with a line of its own ends with; it begins with the next line.
+    /// The terminator of a text that ends with its own line; it begins with the next line.
     awaited: Option<String>,
     /// How often something was looked at: what the tests hold against the length.
     steps: usize,
@@ -250,7 +250,7 @@ impl Lexer {
         reader.take(Class::Comment, rest.len());
     }
 
-    /// Up to the end of a text, or to code inside of it. Says whether it goes on in the next line.
+    /// Up to the end of a text, or to code inside of it. Gives whether it continues in the next line.
     fn text(&mut self, reader: &mut Reader<'_>, quote: &'static Quote, hashes: usize) -> bool {
         let rest = reader.rest();
         let bytes = rest.as_bytes();

@@ -90,7 +90,7 @@ pub enum Topic {
     /// What fills the context.
     Context,
     Models,
-    /// What becomes of the work when somebody leaves.
+    /// What happens to the work when the person leaves.
     Leaving,
     Themes,
     /// Instruction and memory files.

@@ -57,7 +57,7 @@ impl Naming {
         Some(Self { what: What::Mention, range, word: before[sign + 1..].to_owned() })
     }
 
-    /// What is written for a choice, and a space behind it where there is none yet. After a folder one goes on.
+    /// The text for a choice, with a space after it unless there is one. After a folder the person can continue.
     pub fn replacement(&self, text: &str, choice: &str) -> String {
         let name = match self.what {
             What::Command => format!("/{choice}"),
@@ -90,7 +90,7 @@ pub struct Choices {
     ends: Vec<usize>,
     /// Where the last part of the path begins in each.
     names: Vec<usize>,
-    /// Which letters each has, so that most are passed over without being looked at.
+    /// The letters of each, so that most are skipped without a search.
     letters: Vec<u64>,
 }
 
@@ -226,8 +226,8 @@ fn grade(text: &[u8], name: usize, word: &[u8], worst: Grade, work: &mut usize) 
     (grade <= worst).then_some((grade, gaps))
 }
 
-/// How many bytes stand between the letters of a word that are scattered over a text, as near together as they are at
-/// the first place where all have been seen; none if they are not all there.
+/// How many bytes are between the letters of a word that are scattered over a text, at the narrowest first match; none
+/// if they are not all there.
 fn scattered(text: &[u8], word: &[u8], work: &mut usize) -> Option<usize> {
     let last = passed(text.iter(), word.iter(), work)?;
     let back = passed(text[..=last].iter().rev(), word.iter().rev(), work)?;

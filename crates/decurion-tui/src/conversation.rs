@@ -1,5 +1,5 @@
-//! What was said and done, as items. Takes the events of one conversation in order; gives items that are finished, which
-//! never change again, and what is still coming.
+//! A conversation as items. Takes its events in order; gives items that are finished, which never change again, and
+//! those in progress.
 
 use std::collections::VecDeque;
 
@@ -16,13 +16,13 @@ use crate::view::markdown::settled;
 
 /// The tool that starts agents.
 pub(crate) const AGENT: &str = "Agent";
-/// What the model is told of a call that a person declined without a word.
+/// The model gets this for a call that a person declined without a reason.
 pub(crate) const UNWANTED: &str = "The user does not want this call, and wants you to stop and wait.";
 /// The tool of a person who runs a command himself.
 pub(crate) const SHELL: &str = "!";
 /// How much of a call's output is kept to be looked at.
 const MOST_OUTPUT: usize = 16 << 10;
-/// What is said where parts of an answer were shown that do not follow each other.
+/// The message if the shown parts of an answer do not follow each other.
 const MISSED: &str = "part of the answer above was missed while streaming; here it is in full";
 
 /// One piece of a conversation.
@@ -40,7 +40,7 @@ pub enum Item {
     },
     /// What the model thought.
     Thought(String),
-    /// A call and what came of it.
+    /// A call and its result.
     Call(Box<Called>),
     /// A plan that a person has answered.
     Plan {
@@ -65,7 +65,7 @@ pub enum Item {
     Ended(Outcome),
 }
 
-/// Where a person is, before anything is said.
+/// Where the person is, shown first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// The version of the program.
@@ -141,7 +141,7 @@ pub struct Conversation {
     refused: Vec<Refused>,
     /// The calls of the last reply, and what they are about by their input.
     wanted: Vec<(CallId, String)>,
-    /// What went wrong, as it was told before the end that says it again.
+    /// An error that was shown, before the end that repeats it.
     told: String,
     /// How many replies the run has so far: one that ends without any says itself why.
     replies: u32,
@@ -174,7 +174,7 @@ impl Conversation {
         &self.calling
     }
 
-    /// Whether nothing was said yet.
+    /// Whether there is no item yet.
     pub fn is_empty(&self) -> bool {
         self.is_empty
     }
@@ -237,7 +237,7 @@ impl Conversation {
             let reason = report::refusal(&refused.reason);
             Some(Item::Plan { text: refused.plan.take()?, rejected: Some(reason) })
         });
-        // Whoever closes a call for another does not know its tool.
+        // An event that closes a call of another agent has no tool.
         let calling = self.calling.iter().find(|calling| calling.call == *call);
         let tool = calling.filter(|_| tool.is_empty()).map_or(tool, |calling| &calling.tool).to_owned();
         let title = self.close(call, &tool);
@@ -273,12 +273,12 @@ impl Conversation {
         }
     }
 
-    /// A whole reply: what of it was not shown while it came. Whoever hears it late may have missed a part of it, so that
-    /// what is left is taken from the reply itself.
+    /// A whole reply: the part that was not shown while streaming. A late listener may have missed a part, so the rest
+    /// is taken from the reply itself.
     fn reply(&mut self, message: &Message) {
         let (saying, finished) = (std::mem::take(&mut self.saying), std::mem::take(&mut self.finished));
         self.thinking.clear();
-        // Whoever came in the middle of it has heard a part, and reads it whole now.
+        // A late listener has a part only, and now gets the whole.
         let from_start = std::mem::take(&mut self.from_start);
         let is_new = finished.is_empty() && (saying.is_empty() || !from_start);
         self.wanted.clear();
@@ -331,7 +331,7 @@ impl Conversation {
             Delta::Thinking { text, .. } => self.thinking.push_str(text),
             Delta::Discarded { reason } => {
                 let was_shown = !std::mem::take(&mut self.finished).is_empty();
-                // What follows begins anew; whoever misses that has not heard its beginning.
+                // The next part begins anew; a listener that misses it has no beginning.
                 self.from_start = false;
                 self.saying.clear();
                 self.thinking.clear();
@@ -515,7 +515,7 @@ fn cut(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes.min(text.len()))]
 }
 
-/// What somebody is told while it works, as it was written; none of a notification that tells something else.
+/// A message to a working agent, as it was written; none for a notification.
 fn told(block: &Block) -> Option<String> {
     let Block::Text { text } = block else { return None };
     let (_, rest) = text.trim().strip_prefix("<message from=\"")?.split_once(">\n")?;

@@ -1,5 +1,5 @@
-//! What the front end needs of the program around it, which may touch files and processes. Takes errands, which are done
-//! beside the loop; gives what came of them, for the purpose they were asked for.
+//! The port to the program around the front end, which may touch files and processes. Takes jobs, which run beside the
+//! loop; gives their results, with the purpose they were requested for.
 
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{AgentId, Envelope};
@@ -16,7 +16,7 @@ pub trait Desk: Send + Sync {
     fn edit(&self, draft: Draft) -> BoxFuture<'_, Result<String, String>>;
     /// Lets the editor that is open end, as the program itself is about to; none is opened any more.
     fn end_editor(&self, how: EditorEnd);
-    /// Stops this program until the shell lets it go on. False where there is no shell that could.
+    /// Stops this program until the shell continues it. False without a shell that could.
     fn suspend(&self) -> bool;
     /// Whether the session can be left so, or why it stays. What takes its place is at hand by then, where the session
     /// itself could not be had again.
@@ -32,7 +32,7 @@ pub enum Draft {
     File(String),
 }
 
-/// How an editor is told to end.
+/// How to ask an editor to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditorEnd {
     /// It is asked to.
@@ -70,7 +70,7 @@ pub enum Errand {
     Status(Box<Value>),
 }
 
-/// What comes of an errand.
+/// The result of a job.
 #[derive(Clone, Debug)]
 pub enum Fruit {
     Text(String),
@@ -98,7 +98,7 @@ pub enum Purpose {
     Status,
     /// To edit a file.
     Edit,
-    /// To go on with the latest session but this.
+    /// To continue the latest other session.
     Latest,
     /// To allow a directory.
     AddDirectory,

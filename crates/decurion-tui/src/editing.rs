@@ -1,5 +1,5 @@
-//! A person writes in an editor, which has the terminal. Takes the text or the file and whatever happens meanwhile: the
-//! session is followed, and who wants the program to end is heeded. Gives what is to be done then.
+//! A person writes in an editor, which has the terminal. Takes the text or the file and events meanwhile: the session
+//! is followed, and a request to end the program is obeyed. Gives what to do then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) enum Edited {
     SessionOver,
 }
 
-/// Signals, those first that came while nobody could heed them.
+/// Signals, first those that came while the loop was busy.
 pub(crate) struct Signals<'a> {
     aside: VecDeque<Signal>,
     more: &'a mut mpsc::Receiver<Signal>,
@@ -38,7 +38,7 @@ impl<'a> Signals<'a> {
         Self { aside: VecDeque::new(), more }
     }
 
-    /// The next one. Whoever gives up waiting loses none.
+    /// The next one. Cancelling the wait loses none.
     pub async fn recv(&mut self) -> Option<Signal> {
         match self.aside.pop_front() {
             Some(signal) => Some(signal),

@@ -1,6 +1,6 @@
 //! Questions at a terminal where no session is shown yet: setting up a model, trusting a folder. Takes lists and
-//! questions; gives what a person chose or wrote, or that they left. What was said stays above, and the question that is
-//! open stands below it.
+//! questions; gives what a person chose or wrote, or that they left. Earlier text stays above, and the open question is
+//! below it.
 
 use std::io;
 use std::time::Duration;
@@ -32,11 +32,11 @@ pub struct Form {
     keys: Keys,
     keymap: Keymap,
     theme: Theme,
-    /// What was said, for when it is drawn again.
+    /// The earlier text, for drawing it again.
     said: Vec<Line<'static>>,
     signals: Option<mpsc::Receiver<Signal>>,
     ended_by: Option<Signal>,
-    /// Stops this program until the shell lets it go on.
+    /// Stops this program until the shell continues it.
     suspend: fn() -> bool,
     terminal: Terminal,
 }
@@ -46,7 +46,7 @@ pub struct Form {
 pub enum Tone {
     Plain,
     Good,
-    /// It failed, or somebody should look.
+    /// It failed, or needs attention.
     Bad,
     /// It is in the background.
     Faint,
@@ -59,7 +59,7 @@ enum Happened {
     /// The size is another one.
     Resized,
     Other,
-    /// Nobody answers any more.
+    /// The terminal is gone.
     Gone,
 }
 
@@ -162,7 +162,7 @@ impl Form {
         }
     }
 
-    /// Lets a person write what nobody may read over their shoulder: only its length is shown. None if they left it.
+    /// Lets a person write a secret: only its length is shown. None if they left it.
     pub async fn hidden(&mut self, question: &str) -> io::Result<Option<String>> {
         let mut secret = String::new();
         loop {
@@ -235,7 +235,7 @@ impl Form {
         Ok(None)
     }
 
-    /// What happens next. Whoever gives up waiting loses none.
+    /// The next event. Cancelling the wait loses none.
     async fn next(&mut self) -> io::Result<Happened> {
         if self.ended_by.is_some() {
             return Ok(Happened::Gone);
@@ -321,7 +321,7 @@ pub fn characters(count: usize) -> String {
     if count == 1 { "1 character".to_owned() } else { format!("{count} characters") }
 }
 
-/// What a key changes of a text that is not shown, of which nobody can see where a cursor would be.
+/// The effect of a key on a hidden text, which has no visible cursor.
 fn change(secret: &mut String, edit: Edit) {
     match edit {
         Edit::Type(letter) if secret.len() < MOST_HIDDEN && !letter.is_control() => secret.push(letter),

@@ -14,9 +14,9 @@ use crate::desk::{Desk, Draft};
 pub(crate) enum Wish {
     /// End the program, or what it shows.
     Leave(Farewell),
-    /// Stay, though somebody wanted to leave, and say why.
+    /// Stay, although the person wanted to leave, and say why.
     Stay(String),
-    /// Let somebody write in an editor.
+    /// Open a text in an editor.
     Edit(Draft),
     Suspend,
     Repaint,
@@ -29,11 +29,11 @@ pub(crate) enum Wish {
     NoRoom(RequestId),
 }
 
-/// Whom an effect may concern besides the terminal.
+/// The receivers of effects besides the terminal.
 pub(crate) struct Hands {
     pub commands: CommandSender,
     pub desk: Arc<dyn Desk>,
-    /// Where what comes of errands goes.
+    /// The receiver of results of jobs.
     pub errands: mpsc::Sender<Input>,
 }
 
@@ -52,7 +52,7 @@ impl Hands {
                 let (work, sender) = (self.desk.run(errand), self.errands.clone());
                 tokio::spawn(async move {
                     let fruit = work.await;
-                    // Nobody waits for it any more.
+                    // The receiver may be gone.
                     let _ = sender.send(Input::Done(purpose, fruit)).await;
                 });
             }

@@ -9,7 +9,7 @@ pub struct History {
     prompts: Vec<String>,
     /// The one that is shown; none is what is being written.
     at: Option<usize>,
-    /// What was being written when somebody began to look back.
+    /// The draft when the person began to look back.
     draft: String,
 }
 
@@ -54,7 +54,7 @@ impl History {
         Some(&self.draft)
     }
 
-    /// The newest prompt but so many that holds a word, whatever its case.
+    /// The newest prompt that holds a word, ignoring case, after skipping so many.
     pub fn find(&self, word: &str, passed: usize) -> Option<&str> {
         let word = word.to_lowercase();
         let mut fitting = self.prompts.iter().rev().filter(|prompt| prompt.to_lowercase().contains(&word));

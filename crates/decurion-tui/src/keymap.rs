@@ -168,7 +168,7 @@ impl Default for Keymap {
 }
 
 impl Keymap {
-    /// Gives a key to an action by their names; none takes it from whatever had it.
+    /// Gives a key to an action by their names; none frees the key.
     pub fn bind(&mut self, key: &str, action: Option<&str>) -> Result<(), KeymapError> {
         let chord: Chord = key.parse()?;
         match action {
@@ -184,7 +184,7 @@ impl Keymap {
         Ok(())
     }
 
-    /// What a key does; a letter that nobody has taken is written.
+    /// The action of a key; a letter without one is written.
     pub fn action(&self, key: &KeyEvent) -> Option<Action> {
         let chord = Chord::of(key);
         if let Some(action) = self.actions.get(&chord) {
@@ -225,7 +225,7 @@ impl Chord {
         match key.code {
             // Terminals differ in whether they say that shift makes a tab go back.
             KeyCode::BackTab => Self { code: KeyCode::Tab, modifiers: held | KeyModifiers::SHIFT },
-            // A letter is what it is; with control held its case is nobody's business.
+            // A letter counts as typed; with control held its case does not matter.
             KeyCode::Char(letter) if held.contains(KeyModifiers::CONTROL) => Self {
                 code: KeyCode::Char(letter.to_ascii_lowercase()),
                 modifiers: held - KeyModifiers::SHIFT,

@@ -1,5 +1,5 @@
-//! What happens at the terminal. Takes its keys, pastes and sizes as they come; gives them in order, and lets the terminal
-//! go while somebody else reads there.
+//! Events of the terminal. Takes its keys, pastes and sizes as they come; gives them in order, and stops reading while
+//! another program reads there.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, oneshot};
 /// How many are read ahead.
 const MOST: usize = 1024;
 
-/// Read on a thread of its own: the terminal's stream turns in circles once that is gone, and forgets whoever asks it
-/// without waiting.
+/// Read on a separate thread: the terminal's stream spins once the terminal is gone, and loses the waker of a caller
+/// that polls once.
 pub(crate) struct Keys {
-    /// What was read before the terminal was let go, and was not taken.
+    /// Events that were read before the terminal was released, and not taken.
     ahead: VecDeque<io::Result<Happening>>,
     happenings: mpsc::Receiver<io::Result<Happening>>,
     /// Dropped to end the thread.
@@ -25,7 +25,7 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub fn new() -> io::Result<Self> {
-        // From here on a resize is heard of, and not only once the thread runs.
+        // From here on a resize is noticed, not only once the thread runs.
         let _ = crossterm::event::poll(Duration::ZERO)?;
         Self::of(EventStream::new)
     }
@@ -59,7 +59,7 @@ impl Keys {
         Ok(Self { ahead: VecDeque::new(), happenings, stop: Some(stop), ended })
     }
 
-    /// The next one; none once the terminal is gone. Whoever gives up waiting loses none.
+    /// The next one; none once the terminal is gone. Cancelling the wait loses none.
     pub async fn next(&mut self) -> Option<io::Result<Happening>> {
         match self.ahead.pop_front() {
             Some(happening) => Some(happening),
@@ -72,7 +72,7 @@ impl Keys {
         self.ahead.pop_front().or_else(|| self.happenings.try_recv().ok())
     }
 
-    /// Reads no more: whatever is typed from here on is somebody else's. What was read stays.
+    /// Stops reading: later keys are for another program. Events that were read stay.
     pub async fn end(&mut self) {
         drop(self.stop.take());
         // The thread may be waiting for room.

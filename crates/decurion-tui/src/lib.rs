@@ -57,11 +57,11 @@ use terminal::Terminal;
 const FRAME: Duration = Duration::from_millis(33);
 /// How long a terminal that is being resized must rest before all is drawn again.
 const RESIZED: Duration = Duration::from_millis(80);
-/// How long it may go on being resized until that is drawn all the same.
+/// The longest time without a redraw during a resize.
 const RESIZING: Duration = Duration::from_millis(400);
 /// How long the session may take to end.
 const GOODBYE: Duration = Duration::from_secs(10);
-/// What is said where nobody could let us go on.
+/// The message if no shell could continue us.
 const NO_SHELL: &str = "there is no shell to go back to";
 /// Two interrupts from outside within this are one that means it.
 const TWICE: Duration = Duration::from_secs(1);
@@ -83,11 +83,11 @@ pub enum Ended {
     Left,
     /// The session ended by itself.
     Over,
-    /// Somebody left, and the work goes on without a terminal.
+    /// The person left, and the work continues without a terminal.
     Kept(Link, Box<SessionView>),
     /// Another session is wanted in its place.
     Next(Box<Next>),
-    /// Somebody outside wanted it.
+    /// A signal asked for it.
     By(Signal),
 }
 
@@ -101,11 +101,11 @@ pub struct Showing {
     /// What the program does for it.
     pub desk: Arc<dyn Desk>,
     pub clock: Arc<dyn Clock>,
-    /// Who stands between the terminal and the screen, if somebody does.
+    /// The demo's player between the terminal and the screen, if any.
     pub between: Option<Between>,
 }
 
-/// Somebody between the terminal and the screen, who presses keys in a person's place.
+/// A player between the terminal and the screen, which presses keys in a person's place.
 pub struct Between {
     /// Gets what is typed at the terminal.
     pub typed: mpsc::Sender<Happening>,
@@ -160,11 +160,11 @@ pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::
     {
         window.hands.desk.remember(&draft);
     }
-    // What cannot be drawn any more is left: work that is to be kept goes on also if the terminal dies just now.
+    // Drawing errors are ignored: work that is to be kept continues even if the terminal dies just now.
     let _ = match ended {
         // A terminal that is gone shows nothing, or is a shell's again.
         Ok(Over::By(Signal::Hangup)) | Err(_) => window.screen.abandon(),
-        // What was said last may not have been drawn yet.
+        // The last message may not have been drawn yet.
         Ok(_) => {
             window.app.break_off();
             let drawn = window.draw();
@@ -176,8 +176,8 @@ pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::
     Ok(conclude(over, window.link, window.app).await)
 }
 
-/// Waits for one key at a terminal that shows no session. None for a key without a letter, where somebody outside wants an
-/// end, or where the terminal is gone.
+/// Waits for one key at a terminal that shows no session. None for a key without a letter, after a signal to end, or
+/// once the terminal is gone.
 pub async fn one_key(signals: &mut mpsc::Receiver<Signal>) -> io::Result<Option<char>> {
     let _terminal = Terminal::take(terminal::Notices::Off)?;
     let mut keys = Keys::new()?;
@@ -202,11 +202,12 @@ fn letter(key: &KeyEvent) -> Option<char> {
     }
 }
 
-/// Ends the session, if it is to end. One that is another process's goes on.
+/// Ends the session, if it is to end. One of another process continues.
 async fn conclude(over: Over, mut link: Link, app: App) -> Ended {
     let is_kept = matches!(over, Over::Session | Over::Left(Farewell::Keep));
     if !is_kept && !app.known.attached() {
-        // Whoever leaves a question wants no answer to it; one that only the terminal's end leaves is asked again.
+        // A person who leaves a question wants no answer to it; one that was cut off by the terminal's end is asked
+        // again.
         if matches!(over, Over::Left(_)) && !app.view.questions.is_empty() {
             let request = Request { id: RequestId(u64::MAX - 1), command: Command::Interrupt };
             let _ = link.commands.send(request).await;
@@ -248,9 +249,9 @@ struct Window<'a> {
     keys: Keys,
     between: Option<Between>,
     fruits: mpsc::Receiver<Input>,
-    /// What is to be done since an editor was open.
+    /// Effects that wait for the end of an editor.
     later: VecDeque<Effect>,
-    /// When somebody outside wanted an interrupt last.
+    /// The time of the last interrupt by a signal.
     interrupted: Option<Instant>,
     /// The size at which the normal buffer was drawn.
     normal: (u16, u16),
@@ -262,7 +263,7 @@ struct Window<'a> {
     dirty: bool,
 }
 
-/// Whether the loop goes on.
+/// Whether the loop continues.
 enum Going {
     On,
     Over(Over),
@@ -272,7 +273,7 @@ enum Going {
 enum Over {
     Session,
     Left(Farewell),
-    /// Somebody outside said so.
+    /// A signal said so.
     By(Signal),
 }
 
@@ -364,7 +365,7 @@ impl Window<'_> {
 
     async fn take(&mut self, happening: Happening) -> io::Result<Going> {
         if let Some(between) = self.between.as_ref().filter(|_| !matches!(happening, Happening::Resize(..))) {
-            // Whoever does not keep up with keys has heard enough of them.
+            // A player that cannot keep up with keys has enough of them.
             let _ = between.typed.try_send(happening);
             return Ok(Going::On);
         }

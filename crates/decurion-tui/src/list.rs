@@ -20,9 +20,9 @@ pub struct Row {
     pub name: String,
     /// A few words beside it.
     pub note: String,
-    /// What is said below the list while it is chosen.
+    /// Shown below the list while this row is chosen.
     pub details: Vec<String>,
-    /// When it was, which is said beside it.
+    /// Its time, shown beside it.
     pub when: Option<Timestamp>,
 }
 
@@ -33,7 +33,7 @@ pub struct Offer {
     pub key: char,
     /// In a word or two.
     pub words: &'static str,
-    /// What is to be written first, where words are needed.
+    /// The text to write first, if one is needed.
     pub needs: Option<&'static str>,
     /// Whether it is about the chosen row.
     pub of_row: bool,
@@ -63,13 +63,13 @@ pub struct List {
     pub rows: Vec<Row>,
     /// What can be done.
     pub offers: Vec<Offer>,
-    /// What is said where there are none.
+    /// Shown if there are no rows.
     pub empty: String,
     /// Which row is chosen.
     pub chosen: usize,
-    /// Whether that was said by its number.
+    /// Whether it was picked by its number.
     pub picked: bool,
-    /// What is said below the rows: what went wrong beside them.
+    /// Shown below the rows: problems besides them.
     pub remarks: Vec<String>,
     /// What is being written for an offer.
     writing: Option<(Offer, Composer)>,
@@ -112,7 +112,7 @@ impl List {
         self
     }
 
-    /// Searches for another word: rows that hold all of its parts, whatever their case.
+    /// Searches for another word: rows that hold all of its parts, ignoring case.
     fn search(&mut self, change: impl FnOnce(&mut String)) {
         let Some((word, all)) = &mut self.search else { return };
         if all.is_empty() {

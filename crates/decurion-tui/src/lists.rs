@@ -10,11 +10,11 @@ use crate::commands::Topic;
 use crate::list::{List, Offer, Row};
 use crate::view::agents::tokens;
 
-/// How many lines that are not JSON are told.
+/// How many lines that are not JSON are shown.
 const REMARKS: usize = 3;
 
-/// The rows of what a subcommand printed as JSON lines. A line that is no object is a remark, such as a warning about a
-/// file: it is told below the rows, and costs none of them.
+/// The rows of a subcommand's JSON lines. A line that is no object is a remark, such as a warning about a file: it is
+/// shown below the rows, and costs none of them.
 pub fn of_lines(topic: Topic, printed: &str) -> Result<List, String> {
     let (mut rows, mut remarks) = (Vec::new(), Vec::new());
     for line in printed.lines().filter(|line| !line.trim().is_empty()) {
@@ -82,7 +82,7 @@ fn sessions(rows: &[Value]) -> List {
         ..Row::default()
     };
     let offers = [Offer::row('\n', "resume"), Offer::row('\t', "fork")];
-    // One in which nobody ever said anything holds nothing to go on with.
+    // A session without a prompt has nothing to continue.
     let begun = rows.iter().filter(|session| !text(session, "title").is_empty());
     List::new(
         "Sessions in this folder",
@@ -93,7 +93,7 @@ fn sessions(rows: &[Value]) -> List {
     .searched()
 }
 
-/// What sessions are told from the start, or keep for later ones.
+/// Texts that sessions get from the start, or keep for later ones.
 fn memories(rows: &[Value]) -> List {
     let row = |file: &Value| Row {
         id: text(file, "path").to_owned(),

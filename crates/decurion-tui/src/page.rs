@@ -1,5 +1,5 @@
-//! A page that takes the whole screen: a conversation with all that is folded, one agent's as it goes on, or a text.
-//! Takes items and keys; gives the rows in sight. It is drawn beside the terminal's own buffer, which it leaves alone.
+//! A page that takes the whole screen: a conversation with all folded parts, a live one of an agent, or a text. Takes
+//! items and keys; gives the rows in sight. It is drawn beside the terminal's own buffer, which it leaves alone.
 
 use decurion_protocol::{AgentId, Envelope, Event, Role};
 use ratatui::style::Modifier;
@@ -17,7 +17,7 @@ use crate::view::item::{self, Fold};
 pub struct Page {
     /// What it shows, in words.
     pub title: String,
-    /// What is told to the agent that it shows.
+    /// The message for the agent that it shows.
     pub words: Composer,
     of: Of,
     is_awaited: bool,
@@ -39,22 +39,22 @@ struct Made {
 
 /// What a page shows.
 enum Of {
-    /// The root's conversation, whose items somebody else has.
+    /// The root's conversation, whose items are kept by the app.
     Root,
     Agent(Box<Following>),
     Text(String),
-    /// Changes of files, and what is said below them.
+    /// Changes of files, and a remark below them.
     Changes(Vec<Change>, String),
 }
 
-/// An agent's conversation, as it goes on.
+/// A live conversation of an agent.
 struct Following {
     agent: AgentId,
     conversation: Conversation,
     items: Vec<Item>,
     /// What came while its past was looked up.
     early: Option<Vec<Envelope>>,
-    /// What it was told and has not heard yet.
+    /// Messages that it has not received yet.
     told: Vec<String>,
 }
 
@@ -298,9 +298,9 @@ fn changed(changes: &[Change], notes: &str, theme: &Theme, columns: usize) -> Ve
 pub enum Turned {
     Stays,
     Closed,
-    /// The agent is told this.
+    /// Send the agent this message.
     Told(String),
-    /// It is for somebody else.
+    /// It is not for the page.
     Passed,
 }
 

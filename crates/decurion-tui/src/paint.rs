@@ -1,5 +1,5 @@
-//! Colours that a program meant for a terminal. Takes what it printed; gives lines of it with styles. Nothing but a style
-//! comes of a sequence: one that is anything else, or not whole, is made visible as in any other text.
+//! Colours that a program meant for a terminal. Takes its output; gives lines of it with styles. Only style sequences
+//! have an effect: others, and incomplete ones, are made visible as in any other text.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use crate::text::visible;
 use crate::theme::{Shades, Theme};
 
-/// The lines of a text, no more than these; what has no style of its own has the usual one.
+/// The lines of a text, no more than these; parts without a style get the usual one.
 pub fn lines(text: &str, theme: &Theme, usual: Style, most: usize) -> Vec<Line<'static>> {
     let mut now = Style::new();
     text.lines().take(most).map(|line| Line::from(spans(line.trim_end(), theme, usual, &mut now))).collect()
@@ -37,7 +37,7 @@ fn spans(line: &str, theme: &Theme, usual: Style, now: &mut Style) -> Vec<Span<'
     spans
 }
 
-/// A style as it is shown: without colours where nobody wants any.
+/// A style as it is shown: without colours if the person wants none.
 fn shown(now: Style, theme: &Theme, usual: Style) -> Style {
     let now = match theme.shades {
         Shades::None => Style { fg: None, bg: None, ..now },

@@ -1,5 +1,5 @@
-//! The same session as plain lines, for screen readers and terminals that can do nothing else. Takes lines that a person
-//! types; prints what is finished and, once, whatever must be decided. Nothing moves and nothing is drawn again.
+//! The same session as plain lines, for screen readers and simple terminals. Takes lines that a person types; prints
+//! finished items and, once, each question. Nothing moves and nothing is drawn again.
 #![allow(clippy::disallowed_methods)] // every line passes `safe` last
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
@@ -66,9 +66,9 @@ struct Talk<'a> {
     signals: Signals<'a>,
     terminal: Arc<Semaphore>,
     printer: Printer,
-    /// Whether nobody types any more.
+    /// Whether the input has ended.
     is_over: bool,
-    /// When somebody outside wanted an interrupt last.
+    /// The time of the last interrupt by a signal.
     interrupted: Option<Instant>,
 }
 
@@ -95,7 +95,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Does these; what is to be done after them is left there.
+    /// Performs these; effects that must follow them are left there.
     async fn do_all(&mut self, effects: &mut Vec<Effect>) -> io::Result<Option<Over>> {
         let mut over = None;
         for effect in std::mem::take(effects) {
@@ -144,7 +144,7 @@ impl Talk<'_> {
         self.printer.decide(&asked, app.wants(), app.is_resting() && !self.is_over)
     }
 
-    /// Waits for what comes next; gives what is to be done then.
+    /// Waits for the next event; gives what to do then.
     async fn next(&mut self, typed: &mut Lines) -> Going {
         Going::On(tokio::select! {
             biased;
@@ -168,7 +168,7 @@ impl Talk<'_> {
     }
 
     fn signalled(&mut self, signal: Signal) -> Going {
-        // Once nobody types, one is enough.
+        // Once the input has ended, one is enough.
         let twice = self.is_over || self.interrupted.is_some_and(|before| before.elapsed() < TWICE);
         match signal {
             Signal::Suspend => {
@@ -190,7 +190,7 @@ impl Talk<'_> {
     }
 }
 
-/// Whether the loop goes on, and with what.
+/// Whether the loop continues, and with what.
 enum Going {
     On(Vec<Effect>),
     Over(Over),
@@ -273,12 +273,12 @@ fn take_line(app: &mut App, line: &str) -> Vec<Effect> {
     }
 }
 
-/// Whether a line says what to do whatever is asked.
+/// Whether a line is a command even while a question is open.
 fn is_command(line: &str) -> bool {
     matches!(commands::typed(line), Typed::Ours(..) | Typed::Shell(_))
 }
 
-/// A line that is a prompt, or is told to the agent whose conversation is open. What else is open goes.
+/// A line that is a prompt, or a message to the agent whose conversation is open. Other open lists are closed.
 fn prompt(app: &mut App, line: &str) -> Vec<Effect> {
     app.close_reading();
     let waits = app.would_wait();
@@ -292,10 +292,10 @@ fn prompt(app: &mut App, line: &str) -> Vec<Effect> {
     effects
 }
 
-/// The lines of standard input. There is one reader in a process, however many sessions follow each other: whoever holds
-/// it gets the next line.
+/// The lines of standard input. There is one reader in a process, for all sessions that follow each other: its holder
+/// gets the next line.
 pub struct Lines {
-    /// Asks for a line: nothing is read that nobody waits for.
+    /// Requests a line: none is read without a request.
     ask: std::sync::mpsc::Sender<()>,
     read: mpsc::Receiver<String>,
     is_asked: bool,
@@ -338,12 +338,12 @@ impl Lines {
         Self { ask, read: lines, is_asked: false, terminal: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Whoever holds the one permit has the terminal: nothing is read of it meanwhile.
+    /// The holder of the one permit has the terminal: nothing is read from it meanwhile.
     fn terminal(&self) -> Arc<Semaphore> {
         Arc::clone(&self.terminal)
     }
 
-    /// The next one; none at the end. Whoever gives up waiting loses none.
+    /// The next one; none at the end. Cancelling the wait loses none.
     pub async fn next(&mut self) -> Option<String> {
         if !self.is_asked {
             // A reader that is gone says so by the end of its lines.
@@ -356,12 +356,12 @@ impl Lines {
     }
 }
 
-/// Waits until a line was typed that is for us. To wait in a read would not do: one that is under way takes what is typed
-/// for an editor, and one that begins while that has the terminal stops the program.
+/// Waits until a line was typed that is for us. Waiting in a read would not do: a read under way takes input meant for
+/// an editor, and one that begins while the editor has the terminal stops the program.
 fn until_typed<'a>(terminal: &'a Semaphore, runtime: &Handle) -> Option<SemaphorePermit<'a>> {
     let stdin = io::stdin();
     let is_typed = |limit: Option<&Timespec>| {
-        // Where that cannot be told, the read will say why.
+        // If that is unknown, the read will say why.
         !matches!(poll(&mut [PollFd::new(&stdin, PollFlags::IN)], limit), Ok(0) | Err(Errno::INTR))
     };
     loop {
@@ -396,7 +396,7 @@ impl Printer {
         out.flush()
     }
 
-    /// A line was typed: what is still to be decided is said again.
+    /// A line was typed: open questions are printed again.
     fn typed(&mut self) {
         self.prompted = false;
         if self.wants != Some(Wants::Reading) {
@@ -404,8 +404,8 @@ impl Printer {
         }
     }
 
-    /// Prints what must be decided, once, or that a prompt can be written. A text that is being read grows at its end; what
-    /// moves in a list is not told until somebody types.
+    /// Prints what must be decided, once, or that a prompt can be written. A text that is being read grows at its end;
+    /// changes of a list are not printed until the person types.
     fn decide(&mut self, lines: &[Line<'_>], wants: Wants, resting: bool) -> io::Result<()> {
         let asked: Vec<String> = lines.iter().map(safe).collect();
         let same = self.wants == Some(wants);

@@ -1,5 +1,5 @@
-//! What came of an agent, a command or a call, as a person reads it. Takes how it ended, or what the model is told; gives the
-//! words without what only the model has to know.
+//! The result of an agent, a command or a call, as a person reads it. Takes how it ended, or the text for the model;
+//! gives the words without what only the model needs.
 
 use decurion_protocol::choice::{ASK, EXIT_PLAN};
 use decurion_protocol::output::CUT_OFF;
@@ -16,7 +16,7 @@ pub(crate) const SHELL_TOOL: &str = "Bash";
 
 /// The longest sentence that is shown of a report.
 const LONGEST: usize = 300;
-/// Who has stopped it, in the record, where somebody did so by hand.
+/// The names in the journal of what stopped it, if a person did.
 const BY_HAND: [&str; 2] = ["a person", "a stop"];
 
 /// A task that ended, as the conversation tells of it.
@@ -54,7 +54,7 @@ impl Finished {
     }
 }
 
-/// How somebody's work ended, in words.
+/// How an agent's work ended, in words.
 pub fn ending(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Completed { limit: None, .. } => "finished".to_owned(),
@@ -69,7 +69,7 @@ pub fn ending(outcome: &Outcome) -> String {
     }
 }
 
-/// What somebody said in the end, in a sentence.
+/// The last message of an agent, in a sentence.
 pub fn says(outcome: &Outcome) -> Option<String> {
     first_sentence(match outcome {
         Outcome::Completed { report, .. } => report,
@@ -141,7 +141,7 @@ fn failure(tool: &str, text: &str) -> String {
     if text.starts_with(CUT_OFF) {
         return CUT_OFF.to_owned();
     }
-    // Who it was and where its work is, the model needs to go on with it.
+    // The model needs its id and its worktree to continue.
     let is_for_model = |line: &&str| {
         tool == AGENT && (line.starts_with("agentId: ") || line.starts_with("Its transcript: "))
     };
@@ -155,7 +155,7 @@ pub fn refusal(reason: &str) -> String {
     reason.replace(UNWANTED, "you declined").replace("the user refused this call", "you declined")
 }
 
-/// The plan that somebody has agreed to, if the call was one.
+/// The plan that a person approved, if the call was one.
 pub fn agreed_plan(tool: &str, output: &ToolOutput) -> Option<String> {
     let plan = output.structured.as_ref()?.get("plan")?.as_str()?;
     (tool == EXIT_PLAN && !output.is_error).then(|| plan.to_owned())

@@ -1,8 +1,8 @@
-//! What is on the terminal. Takes finished lines, which go above for good, and live lines, which stand below them and
-//! change; gives the bytes that make the terminal show that, and no more of them than must change.
+//! The content of the terminal. Takes finished lines, which go above for good, and live lines, which are below them and
+//! change; gives the bytes that make the terminal show that, and no more than needed.
 //!
 //! Everything happens in the terminal's normal buffer, so that its own scrollback, search and copying work. Movement is
-//! relative to where the cursor was left: nobody has to ask the terminal where that is.
+//! relative to where the cursor was left, so the terminal need not be asked for it.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use crate::links::{self, Links};
 /// More rows than any terminal has.
 const MOST_ROWS: usize = 1024;
 
-/// Begin and end of what is to be shown at once, for terminals that know it.
+/// Begin and end of a synchronized update, for terminals that support it.
 const BEGIN: &str = "\x1b[?2026h\x1b[?25l\x1b[?7l";
 const END: &str = "\x1b[?7h\x1b[?2026l";
 
@@ -83,7 +83,7 @@ impl<W: Write> Screen<W> {
         } else {
             self.go_top();
             self.erase(self.live.len());
-            // Whatever a terminal takes for wider than we do is wrapped here, not cut.
+            // A character that the terminal takes for wider than we do is wrapped here, not cut.
             self.bytes.push_str("\x1b[?7h");
             for line in finished {
                 self.above.push_back(line.width());
@@ -144,7 +144,7 @@ impl<W: Write> Screen<W> {
     }
 
     /// How many finished lines are on the screen, and how many rows they and the live ones above the cursor take, now
-    /// that the terminal has wrapped what was too wide for it.
+    /// that the terminal has wrapped lines that were too wide.
     fn reach(&self, size: (u16, u16)) -> (usize, usize) {
         let (columns, most) = (usize::from(size.0.max(1)), usize::from(size.1).saturating_sub(1));
         let taken = |wide: usize| wide.div_ceil(columns).max(1);
@@ -352,7 +352,7 @@ fn linked_bytes_of(line: &Line<'_>, columns: usize, links: Option<&Links>) -> St
                 end = Some(range.end);
             }
             at += grapheme.len();
-            // The last gate: nothing that commands the terminal passes, whoever made the line.
+            // The last gate: no control character passes, from any source.
             if grapheme.contains(char::is_control) {
                 continue;
             }

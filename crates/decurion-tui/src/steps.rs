@@ -38,16 +38,16 @@ pub struct Offered {
     pub words: String,
     /// What it means, below it.
     pub details: String,
-    /// What comes of it.
+    /// Its effect.
     pub what: What,
 }
 
-/// What comes of a choice.
+/// The effect of a choice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
     /// This is the answer, and this changes with it.
     Answer(Answer, Vec<PermissionUpdate>),
-    /// Words are written first, which the model is told with a refusal.
+    /// A message is written first, which the model gets with a refusal.
     Refuse,
     /// It is refused, and the turn ends.
     Stop,
@@ -112,7 +112,7 @@ fn asked(choice: Choice) -> Step {
 /// Tools that change files.
 const EDITORS: [&str; 4] = ["Edit", "MultiEdit", "NotebookEdit", "Write"];
 
-/// What is told with words, and what the key does that ends the turn.
+/// The choices for a refusal: with a message, or the key that ends the turn.
 fn declined(words: &str) -> [Offered; 2] {
     [offered(words, What::Refuse), offered("No, and stop (esc)", What::Stop)]
 }

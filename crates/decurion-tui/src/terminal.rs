@@ -22,8 +22,8 @@ const MOST_TOLD: usize = 120;
 /// How many pieces an answer may come in.
 const MOST_PIECES: usize = 64;
 
-/// Nothing held back for one update, the normal buffer (where the cursor stays, as nobody knows whether it was left), no
-/// bracketed paste, no word of its focus, wrapping, a cursor, no colours.
+/// Ends a synchronized update; the normal buffer (the cursor stays, as it is unknown whether the buffer was left), no
+/// bracketed paste, no focus events, wrapping, a cursor, no colours.
 pub const RESET: &[u8] = b"\x1b[?2026l\x1b[?47l\x1b[?1004l\x1b[?2004l\x1b[?7h\x1b[?25h\x1b[0m";
 
 /// Puts the window's title aside.
@@ -98,7 +98,7 @@ impl Terminal {
         give_back();
     }
 
-    /// Has it again. Whoever had it meanwhile may not have put it back, and may have had no time to.
+    /// Takes it again. Another program may have changed its state without restoring it.
     pub fn go_on(&self) -> io::Result<()> {
         io::stdout().write_all(RESET)?;
         hold(self.notices)?;
@@ -163,7 +163,7 @@ pub struct Said {
 
 /// Asks the terminal for its background.
 ///
-/// The second question is one that every terminal answers, so that nobody waits for the first answer in vain.
+/// Every terminal answers the second question, so that the wait for the first answer ends.
 pub fn said() -> Said {
     if enable_raw_mode().is_err() {
         return Said::default();
@@ -226,7 +226,7 @@ fn is_whole(answer: &[u8]) -> bool {
     })
 }
 
-/// Whether the terminal is ours now, so that nobody else may write to it.
+/// Whether the terminal is ours now, so that no other code may write to it.
 pub fn is_taken() -> bool {
     TAKEN.load(Ordering::SeqCst)
 }
@@ -234,7 +234,7 @@ pub fn is_taken() -> bool {
 impl Drop for Terminal {
     fn drop(&mut self) {
         if std::thread::panicking() && is_taken() {
-            // Nobody has cleared what was drawn: what is said next begins below the cursor.
+            // The drawn lines were not cleared: later output begins below the cursor.
             let _ = io::stdout().write_all(b"\r\n\x1b[J");
         }
         give_back();
@@ -251,14 +251,14 @@ fn hold(notices: Notices) -> io::Result<()> {
     execute!(io::stdout(), EnableBracketedPaste)
 }
 
-/// Puts the terminal back into the state of a shell. Whatever cannot be undone any more is left.
+/// Restores the state of the terminal for a shell. Steps that fail are skipped.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         // Shown, wrapping, and nothing held back for one update.
         let _ = io::stdout().write_all(RESET);
         let _ = io::stdout().write_all(OLD_TITLE);
         let _ = io::stdout().flush();
-        // Last: whoever finds the terminal still raw knows that the rest is not done.
+        // Last: a terminal that is still raw shows that the rest is not done.
         let _ = disable_raw_mode();
     }
 }

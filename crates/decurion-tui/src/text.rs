@@ -1,5 +1,5 @@
-//! Text that is safe to show and fits. Takes whatever a model, a tool or a file said; gives text in which nothing
-//! commands the terminal, and lines that are no wider than they may be.
+//! Text that is safe to show and fits. Takes a text from a model, a tool or a file; gives text without terminal
+//! commands, and lines no wider than allowed.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 use unicode_width::UnicodeWidthStr as _;
 
 /// The same text without the escape sequences that a program meant for a terminal, each line as it looked at its end;
-/// whatever is left that could command one is made visible.
+/// other control characters are made visible.
 pub fn plain(text: &str) -> Cow<'_, str> {
     if let Cow::Borrowed(same) = visible(text) {
         return Cow::Borrowed(same);
@@ -116,7 +116,7 @@ pub fn cut_line(line: Line<'static>, columns: usize) -> Line<'static> {
     let mut room = columns;
     let mut spans = Vec::new();
     for span in line.spans {
-        // What fits exactly is cut all the same: something follows, or it would not be too wide.
+        // Text that fits exactly is cut too: more follows, or it would not be too wide.
         let is_last = span.width() >= room;
         let text = if is_last {
             cut(&format!("{}…", span.content), room).into_owned()
@@ -132,8 +132,8 @@ pub fn cut_line(line: Line<'static>, columns: usize) -> Line<'static> {
     Line { spans, style: line.style, alignment: line.alignment }
 }
 
-/// Breaks a line into those that fit, at spaces where that is possible, so that addresses, paths and `file:line` stay
-/// whole for whoever clicks on them. Every line but the first begins with `hang`.
+/// Breaks a line into those that fit, at spaces if possible, so that addresses, paths and `file:line` stay whole and
+/// clickable. Every line but the first begins with `hang`.
 pub fn wrap(line: Line<'static>, columns: usize, hang: &str) -> Vec<Line<'static>> {
     let columns = columns.max(1);
     if line.width() <= columns {
@@ -181,7 +181,7 @@ impl Wrapper<'_> {
         let wide = piece.width();
         let is_space = piece.chars().all(char::is_whitespace);
         if self.used + wide <= self.columns {
-            // A line that goes on does not begin with the space that it was broken at.
+            // A continued line does not begin with the space that it was broken at.
             if !(is_space && !self.done.is_empty() && self.used == self.beginning()) {
                 self.push(piece, style, wide);
             }

@@ -60,7 +60,7 @@ pub struct Theme {
     pub shades: Shades,
     /// What a person wrote.
     pub prompt: Style,
-    /// What stands in the background: hints, times, folded text.
+    /// For the background: hints, times, folded text.
     pub faint: Style,
     /// What is chosen or has the attention.
     pub accent: Style,
@@ -73,7 +73,7 @@ pub struct Theme {
     /// A line that was removed.
     pub removed: Style,
     pub good: Style,
-    /// What somebody should look at.
+    /// For what needs attention.
     pub warning: Style,
     pub error: Style,
     /// What waits for a person.

@@ -95,7 +95,7 @@ impl App {
         self.show_page("status", text);
     }
 
-    /// A text that was asked for: over everything, or in its place for whoever has lines alone.
+    /// Shows a requested text: over everything, or as lines in plain mode.
     pub(super) fn show_page(&mut self, title: &str, text: String) {
         if self.fold == Fold::Printed {
             self.say("info", text);
@@ -155,7 +155,7 @@ impl App {
         vec![self.ask_for(Waits::Changes, Command::Inspect { what: Inspected::Changes })]
     }
 
-    /// The changes as a page, or as text for whoever has lines alone.
+    /// The changes as a page, or as text in plain mode.
     pub(super) fn show_changes(&mut self, changes: WorkingChanges) {
         self.known.hint = None;
         let WorkingChanges { diff, untracked, is_cut } = changes;

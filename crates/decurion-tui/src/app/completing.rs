@@ -20,11 +20,11 @@ pub(super) struct Completing {
     naming: Option<Naming>,
     found: Vec<Choice>,
     chosen: usize,
-    /// The word whose proposals somebody sent away.
+    /// The word whose proposals were closed with Esc.
     closed: Option<String>,
     /// The files of the project, once they are known.
     paths: Vec<Choice>,
-    /// Everything after an at sign, until somebody begins or ends.
+    /// All completions after an at sign, until an agent starts or ends.
     mentions: Choices,
     asked: bool,
 }

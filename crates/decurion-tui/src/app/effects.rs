@@ -15,11 +15,11 @@ pub enum Input {
     Paste(String),
     /// Something happened in the session.
     Event(Arc<Envelope>),
-    /// What somebody wrote in an editor.
+    /// The text from an editor.
     Edited(String),
-    /// What came of an errand.
+    /// The result of a job.
     Done(Purpose, Result<Fruit, String>),
-    /// Somebody outside wants the turn to end.
+    /// A signal asks for the end of the turn.
     Interrupt,
     /// Something else is to be said about what is shown.
     Caption(Caption),
@@ -33,16 +33,16 @@ pub struct Caption {
     pub keys: String,
 }
 
-/// What is to be done.
+/// What the terminal or the session is to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Ask this of the session.
     Send(Request),
     /// End the program, or what it shows.
     Leave(Farewell),
-    /// Let somebody write in an editor.
+    /// Open a text in an editor.
     Edit(String),
-    /// Let somebody edit a file.
+    /// Open a file in an editor.
     EditFile(String),
     Suspend,
     Repaint,
@@ -61,7 +61,7 @@ pub enum Effect {
 pub enum Farewell {
     /// All that works is stopped.
     Close,
-    /// It goes on without a terminal.
+    /// It continues without a terminal.
     Keep,
     /// Another session takes its place.
     Next(Box<Next>),

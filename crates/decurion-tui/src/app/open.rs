@@ -278,7 +278,7 @@ impl App {
         let Some(row) = list.rows.get_mut(list.chosen).filter(|row| row.details.len() == 1) else {
             return Vec::new();
         };
-        // Once is enough, whatever comes of it.
+        // Once is enough, with any result.
         row.details.push(String::new());
         let id = row.id.clone();
         vec![Effect::Errand(Purpose::Preview(id.clone()), Errand::Preview(id))]
@@ -444,7 +444,7 @@ impl App {
     pub(super) fn rewound(&mut self, then: Option<LineId>, value: &Value) -> Vec<Effect> {
         let rewound = serde_json::from_value::<Rewound>(value.clone()).unwrap_or_default();
         if rewound.error.is_some() {
-            // Why is said by the session.
+            // The session says why.
             if then.is_some() {
                 self.say("info", "the conversation stays where it is too");
             }
@@ -472,7 +472,7 @@ impl App {
         vec![self.leave_for(start, prompt.text)]
     }
 
-    /// Goes on with the latest session but this, from a list of them.
+    /// Continues the latest other session of a list.
     pub(super) fn latest(&mut self, printed: &str) -> Vec<Effect> {
         let here = self.view.info.as_ref().map(|info| info.session);
         let ids = printed.lines().filter_map(|line| {

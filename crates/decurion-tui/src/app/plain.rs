@@ -34,12 +34,12 @@ pub enum Wants {
 }
 
 impl App {
-    /// From here on what is finished is printed for somebody who has lines instead of keys.
+    /// From here on finished items are printed for a person with lines instead of keys.
     pub fn be_plain(&mut self, echoes: bool) {
         (self.fold, self.typist.echoes) = (Fold::Printed, echoes);
     }
 
-    /// What somebody wants to read who cannot turn pages, all of it at once: the help, or the whole conversation.
+    /// The help or the whole conversation at once, for plain mode, which has no pages.
     pub fn take_reading(&mut self) -> Vec<Line<'static>> {
         if matches!(self.open, Open::Help(_)) {
             self.open = Open::Nothing;
@@ -82,8 +82,8 @@ impl App {
         Some((step.offers.len(), step.several))
     }
 
-    /// Answers with the number in a line, or marks those of all numbers in it where several can be. A line that holds
-    /// anything else decides nothing, and is told so.
+    /// Answers with the number in a line, or marks all numbers in it if several are allowed. A line with anything else
+    /// decides nothing, and gets a hint.
     pub fn answer_line(&mut self, line: &str) -> Vec<Effect> {
         let Some((offers, several)) = self.offered() else { return Vec::new() };
         let number = |word: &str| word.parse().ok().filter(|number| (1..=offers).contains(number));
@@ -94,7 +94,7 @@ impl App {
             self.say("warning", format!("that is not the number of an answer (1 to {offers})"));
             return Vec::new();
         };
-        // In their order: what is to be written comes last, with the others marked.
+        // In their order: the text to be written comes last, with the others marked.
         numbers.into_iter().flat_map(|number| self.answer_number(number)).collect()
     }
 
@@ -128,7 +128,7 @@ impl App {
         list.offers.iter().any(|offer| offer.key == letter && offer.of_row)
     }
 
-    /// Closes a text that is being read, unless it is the conversation of somebody who can be told something.
+    /// Closes a text that is being read, unless it is the conversation of an agent that takes messages.
     pub fn close_reading(&mut self) {
         if self.page.as_ref().is_some_and(|page| page.agent_id().is_none()) {
             self.page = None;
@@ -143,7 +143,7 @@ impl App {
         self.open = Open::Nothing;
     }
 
-    /// What was written for a person to go on with, which nobody sees in a prompt that is not drawn.
+    /// The draft in the prompt, which is invisible in plain mode.
     pub fn take_draft(&mut self) -> Option<String> {
         Some(self.composer.take()).filter(|text| !text.trim().is_empty())
     }
@@ -155,7 +155,7 @@ impl App {
         Some(draft)
     }
 
-    /// Nobody will type any more: leaves as soon as all that was asked for is done.
+    /// The input has ended: leaves as soon as all requested work is done.
     pub fn leave_when_done(&mut self) -> Vec<Effect> {
         self.leaving = true;
         if self.known.attached() {

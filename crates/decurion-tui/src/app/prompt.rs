@@ -18,13 +18,13 @@ use crate::view::item::Fold;
 /// How many bytes a prompt for another process's session may take in a request, which is refused beyond 16 MiB.
 const LONGEST_ATTACHED: usize = (16 << 20) - (4 << 10);
 
-/// Whom a prompt is for.
+/// The receiver of a prompt.
 enum Addressed {
     /// The session's own agent.
     Session,
-    /// One of its agents, which is told.
+    /// One of its agents, which gets a message.
     Agent(AgentId, String),
-    /// Nobody can tell which of these.
+    /// Several agents match.
     Several(String),
 }
 
@@ -270,7 +270,7 @@ impl App {
     /// Once: what is written goes, or the turn. Twice: the program.
     pub(super) fn leave_key(&mut self) -> Vec<Effect> {
         if matches!(self.open, Open::List(Topic::Leaving, _)) {
-            // Whoever presses it once more than needed has not said that the work may go.
+            // One press too many is no decision to stop the work.
             if self.leave_pressed == Some(Pressed::Warned) {
                 return vec![Effect::Leave(Farewell::Close)];
             }

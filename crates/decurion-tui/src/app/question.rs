@@ -20,7 +20,7 @@ use crate::steps::{Offered, Picked, Reached, Step, What, steps};
 use crate::view::item::Fold;
 use crate::view::question::agents_below_root;
 
-/// What the model is told where nobody is left to ask.
+/// The model gets this if there is no person left to ask.
 const NOBODY: &str = "The user's input has ended, so no one can answer.";
 
 /// An answer that is being chosen.
@@ -32,14 +32,14 @@ pub(super) struct Asked {
     pub chosen: usize,
     /// Those that are chosen, where several can be.
     pub marked: BTreeSet<usize>,
-    /// What is being written, and whether it is said with a refusal.
+    /// The text that is being written, and whether it belongs to a refusal.
     pub note: Option<Note>,
     /// Whether it was ever on the screen.
     pub seen: bool,
-    /// Whether somebody turned to it. A question that comes while somebody writes or looks at something takes no key
+    /// Whether the person chose to answer it. A question that appears while the person writes or reads takes no key
     /// that was not meant for it.
     pub turned_to: bool,
-    /// Whether something was written since it is shown: whoever writes goes on writing.
+    /// Whether keys were typed into the prompt since it is shown: then further keys go there too.
     pub written_over: bool,
 }
 
@@ -125,7 +125,7 @@ impl App {
         }
     }
 
-    /// Nobody will answer any more: what is asked is refused.
+    /// The input has ended: open questions are refused.
     pub fn refuse_all(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         while let Some((_, question)) = self.shown_question() {
@@ -138,7 +138,7 @@ impl App {
     /// A key while a question is shown; none if it is not for that.
     pub(super) fn question_key(&mut self, action: Action) -> Option<Vec<Effect>> {
         if !self.answers() {
-            // Nobody turns to what was never in sight, nor with a key that takes a proposal.
+            // A question cannot be focused before it was in sight, nor with a key that takes a proposal.
             let turns = action == Action::Complete && !self.proposes() && matches!(self.open, Open::Nothing);
             let asked = self.asked.as_mut().filter(|asked| turns && asked.seen)?;
             asked.turned_to = true;
@@ -168,7 +168,7 @@ impl App {
                 let title = format!("{asker}{}", question.title());
                 self.page = Some(Page::text(title, whole(&question)));
             }
-            // Somebody writes: what follows is for the prompt.
+            // The person writes: further keys are for the prompt.
             Action::Edit(_) | Action::Newline => {
                 asked.turned_to = false;
                 return None;
@@ -317,7 +317,7 @@ impl App {
     }
 }
 
-/// No, to whatever is asked.
+/// No, as an answer to any question.
 fn refusal(question: &Question, message: &str, interrupt: bool) -> Answer {
     match question.elicitation {
         Some(_) => Answer::Elicited(Elicited::plain(ElicitationAction::Cancel)),

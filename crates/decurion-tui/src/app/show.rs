@@ -20,13 +20,13 @@ use crate::view::question::Asking;
 use crate::view::working::{self, Working};
 use crate::view::{coming, status, todos};
 
-/// How much of the screen the tree of agents takes while nobody looks at it.
+/// How much of the screen the tree of agents takes without focus.
 const PANEL_ROWS: usize = 8;
 /// How many rows a prompt may take.
 const COMPOSER_ROWS: usize = 10;
-/// A terminal with fewer rows shows what is to be decided, and little else.
+/// A terminal with fewer rows shows what needs a decision, and little else.
 const LOW: usize = 12;
-/// How many lines of the list of steps are shown while work goes on.
+/// How many lines of the todo list are shown during work.
 const PINNED_TODOS: usize = 6;
 /// How many prompts that wait are shown.
 const SHOWN_SENT: usize = 3;
@@ -54,10 +54,10 @@ const SHORT_KEYS: [&str; 13] = [
     "up",
 ];
 
-/// Where a line begins, whatever the width.
+/// The start of a line, at any width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The item that it stands in.
+    /// The item of the line.
     item: usize,
     /// How many letters of the item stand above it.
     letters: usize,
@@ -112,7 +112,7 @@ impl App {
         self.drawn = self.items.len();
         let Some(item) = (place.item < self.drawn).then_some(place.item) else { return Vec::new() };
         let (mut lines, mut above) = (self.lines_of_item(item, self.columns), 0);
-        // What is cut or laid out otherwise at another width has other letters there, and is said again.
+        // A line that is cut or laid out otherwise at another width has other letters there, and is shown again.
         if lines.iter().map(letters).sum::<usize>() == place.of {
             let mut is_above = |line: &Line<'static>| {
                 let before = above;
@@ -167,7 +167,7 @@ impl App {
         (lines, cursor)
     }
 
-    /// What is said about all this, apart from it.
+    /// Comments on the demo, apart from its screen.
     fn caption(&self) -> Vec<Line<'static>> {
         let Some(Caption { words, keys }) = &self.caption else { return Vec::new() };
         let (mark, theme) = ("▶ ", &self.theme);
@@ -194,7 +194,7 @@ impl App {
             let waiting = self.view.questions.len();
             let (step, marked) = (asked.picked.step, &asked.marked);
             let chosen = self.would_answer().then_some(asked.chosen);
-            // Nobody decides about what is not in sight: the rest gives way.
+            // No decision without seeing its subject: the rest gives way.
             let rows = self.rows.saturating_sub(self.caption().len());
             let room = rows.saturating_sub(if self.rows < LOW { 2 } else { 4 });
             let question = &self.named(question);
@@ -288,7 +288,7 @@ impl App {
         lines.split_off(from)
     }
 
-    /// The steps of the work that goes on, while some are left.
+    /// The todo list of the current work, while some steps are left.
     fn pinned_todos(&self) -> Vec<Line<'static>> {
         let todos = &self.view.root.todos;
         if self.rows < LOW || todos.iter().all(|todo| todo.status == TodoStatus::Completed) {
@@ -444,7 +444,7 @@ impl App {
         lines
     }
 
-    /// Keys stand in a column of their own where there is room for one.
+    /// Keys have their own column if there is room for one.
     fn column_of(&self, keys: &[Helped]) -> usize {
         let widest = keys.iter().map(|helped| width(&helped.keys)).max().unwrap_or_default();
         if self.columns < 60 { 0 } else { widest.min(self.columns / 2) }

@@ -60,7 +60,7 @@ impl App {
         self.open = Open::Tasks(Tasks { chosen, ..Tasks::default() });
     }
 
-    /// A key while the tree has the keys; none if it is for the prompt, which has them from then on.
+    /// A key while the tree has the focus; none if it is for the prompt, which has the focus from then on.
     pub(super) fn tasks_key(&mut self, action: Action) -> Option<Vec<Effect>> {
         let Open::Tasks(tasks) = &mut self.open else { return None };
         if tasks.budget.is_some() {
@@ -149,7 +149,7 @@ impl App {
         self.open = Open::Tasks(Tasks { chosen, ..Tasks::default() });
     }
 
-    /// The chosen one's conversation, or what it has printed, as it goes on.
+    /// The live conversation or output of the chosen task.
     fn open_task(&mut self) -> Vec<Effect> {
         let Open::Tasks(Tasks { chosen: Some(task), .. }) = &self.open else { return Vec::new() };
         let Some(view) = self.view.task(task) else { return Vec::new() };
@@ -217,7 +217,7 @@ impl App {
         }
     }
 
-    /// A letter that was typed as a line of its own, which is deliberate: only what cannot be taken back is asked about.
+    /// A letter that was typed as a line, which is deliberate: only irreversible actions ask for confirmation.
     pub fn task_letter(&mut self, letter: char) -> Option<Vec<Effect>> {
         let Open::Tasks(tasks) = &mut self.open else { return None };
         let task = tasks.chosen.clone()?;

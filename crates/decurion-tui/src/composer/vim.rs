@@ -110,7 +110,7 @@ impl Vim {
             if composer.is_empty() && writing.as_deref().is_some_and(is_over) {
                 *writing = None;
             }
-            // With nothing written the key is for whoever works.
+            // With an empty prompt the key is for the running turn.
             if !is_escape || composer.is_empty() && writing.is_none() {
                 return Took::No;
             }
@@ -141,7 +141,7 @@ impl Vim {
         let waits_for_letter = self.pending.ends_with('r');
         let letter = match key.code {
             _ if key.modifiers.intersects(others) => None,
-            // The help is for whoever has nothing written.
+            // With an empty prompt the key opens the help.
             KeyCode::Char('?') if self.pending.is_empty() && composer.is_empty() => None,
             KeyCode::Char(letter) => Some(letter),
             KeyCode::Enter if waits_for_letter => Some('\n'),

@@ -1,6 +1,5 @@
-//! The tree of agents and commands as lines. Takes the session as it stands; gives one line for each that is not over,
-//! below whoever began it, with what it does or why it
-//! waits, and what it has used; those that are over come after it, or are counted.
+//! The tree of agents and commands as lines. Takes the session; gives one line for each that is not over, below its
+//! parent, with what it does or why it waits, and what it has used; finished ones come after it, or are counted.
 
 use decurion_protocol::view::{Ordered, SessionView, Standing, TaskView, Worker, Writing};
 use decurion_protocol::{Money, Outcome, TaskId, TaskState, WaitReason};
@@ -189,7 +188,7 @@ fn sum(ordered: &Ordered<'_>) -> String {
     words.join(SEPARATOR)
 }
 
-/// The sign of where somebody stands.
+/// The sign of a status.
 pub fn mark(standing: Standing, theme: &Theme) -> (&'static str, Style) {
     match standing {
         Standing::Asks => ("?", theme.asking),
@@ -233,7 +232,7 @@ pub fn doing(task: &TaskView, now: Timestamp) -> String {
     }
 }
 
-/// What came of it: what it said in the end, where that is known, after how it ended, where that is not well.
+/// The result: its last message, if known, after how it ended, unless it ended well.
 fn over(outcome: &Outcome) -> String {
     match (report::ending(outcome), report::says(outcome)) {
         (_, Some(said)) if Standing::after(outcome) == Standing::Done => said,
@@ -250,7 +249,7 @@ fn paused(reason: &str) -> String {
     }
 }
 
-/// What somebody at work does or waits for.
+/// What an agent does or waits for.
 pub fn busy(worker: &Worker) -> String {
     match &worker.waits {
         None | Some(WaitReason::Model) => {}
@@ -271,7 +270,7 @@ pub fn busy(worker: &Worker) -> String {
     .to_owned()
 }
 
-/// Why somebody waits, in words.
+/// Why an agent waits, in words.
 pub fn waiting(reason: &WaitReason) -> String {
     match reason {
         WaitReason::Model => "waiting for the model".to_owned(),
@@ -293,7 +292,7 @@ pub fn waiting(reason: &WaitReason) -> String {
     }
 }
 
-/// What somebody has used, in short.
+/// What an agent has used, in short.
 pub fn used(worker: &Worker, now: Timestamp) -> String {
     let mut words = Vec::new();
     if worker.tools > 0 {

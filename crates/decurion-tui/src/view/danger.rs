@@ -97,7 +97,7 @@ fn overwrites(word: &str) -> bool {
         || matches!(word, "--mirror" | "--delete" | "-d")
 }
 
-/// Whether something is fetched and handed to an interpreter that has no program of its own to run.
+/// Whether a download is passed to an interpreter without a program of its own.
 fn runs_download(commands: &[&ShellCommand]) -> bool {
     let is_bare = |words: &[&str]| words.iter().skip(1).all(|word| word.starts_with('-') && *word != "-c");
     let names = || commands.iter().map(|command| words(command));

@@ -1,5 +1,5 @@
-//! A change of a file as lines. Takes what a tool reports that it changed, what a call would change, or two texts; gives
-//! numbered lines with `+` and `-`, in the colours of the file's language, and says how many are left out.
+//! A change of a file as lines. Takes the change that a tool reports, the one that a call would make, or two texts;
+//! gives numbered lines with `+` and `-`, in the colours of the file's language, and says how many are left out.
 
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
@@ -15,7 +15,7 @@ const MOST_KEPT: usize = 2_000;
 /// How many lines around a change are shown.
 const CONTEXT: usize = 3;
 /// Texts that differ in more lines than this are not compared line by line: the effort grows with the square, and a
-/// limit of time would show the same change in another way each time it is drawn.
+/// time limit would show the same change differently each time it is drawn.
 const MOST_COMPARED: usize = 2_000;
 /// How many characters of one line are shown where all is shown.
 const MOST_IN_LINE: usize = 20_000;
@@ -296,7 +296,7 @@ impl<'a> Page<'a> {
                 "+" => self.line(new, sign, self.theme.added, text, Some(&mut highlight)),
                 "-" => self.line(old, sign, self.theme.removed, text, None),
                 "\\" => self.say(&one_line(line)),
-                // A line without a sign is shown whole, whoever wrote it.
+                // A line without a sign is shown whole.
                 _ => {
                     let text = if sign == " " { text } else { line };
                     self.line(new, " ", Style::default(), text, Some(&mut highlight));
@@ -352,7 +352,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// Says at the end of a row that the line goes on.
+/// Marks at the end of a row that the line continues.
 fn mark_cut(row: &mut Line<'static>, room: usize, style: Style) {
     while row.width() + 1 > room
         && let Some(last) = row.spans.last_mut()
@@ -401,7 +401,7 @@ fn compared(old: &str, new: &str) -> Vec<Hunk> {
     diff.grouped_ops(CONTEXT).iter().filter_map(|group| grouped(&diff, group)).collect()
 }
 
-/// The lines of a text, each with whatever else than a line feed ends it.
+/// The lines of a text, each with its line end if that is not a line feed.
 fn lines_of(text: &str) -> Vec<&str> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     if text.is_empty() { Vec::new() } else { text.split('\n').collect() }

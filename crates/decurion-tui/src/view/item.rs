@@ -18,7 +18,7 @@ const NAME: &str = "Decurion";
 const FOLDED: usize = 3;
 /// The same of a command that a person ran.
 const FOLDED_OWN: usize = 16;
-/// What is said of a refusal without words.
+/// Shown for a refusal without a reason.
 const DECLINED: &str = "you declined";
 /// A prompt of more lines than this, such as a long paste, is folded.
 const FOLDED_PROMPT: usize = 20;
@@ -33,7 +33,7 @@ const FOLDED_TODOS: usize = 12;
 pub enum Fold {
     /// What a reader needs at a glance.
     Folded,
-    /// The same, for somebody who has lines instead of keys.
+    /// The same, for a person with lines instead of keys.
     Printed,
     /// Everything that is kept.
     Open,
@@ -177,7 +177,7 @@ fn call(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<
     lines
 }
 
-/// What came of a call, below its title.
+/// The result of a call, below its title.
 fn result(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
     let room = columns.saturating_sub(4).max(1);
     let mark = Span::styled("  └ ", theme.faint);
@@ -227,7 +227,7 @@ fn result(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Lin
     marked(mark, shown)
 }
 
-/// What came of a command that did not end well: how it ended, and the last of what it printed, where people look first.
+/// The result of a command that did not end well: how it ended, and the last of its output, where people look first.
 fn tail(
     head: &str,
     (kept, of): (&[&str], usize),
@@ -262,7 +262,7 @@ fn folded(tool: &str) -> usize {
     }
 }
 
-/// A call's result in a few words, for those whose text nobody reads twice.
+/// A call's result in a few words, for tools whose output is rarely read.
 fn summary(called: &Called) -> Option<String> {
     let lines = called.lines;
     let plural = |what: &str| if lines == 1 { format!("1 {what}") } else { format!("{lines} {what}s") };

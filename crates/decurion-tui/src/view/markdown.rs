@@ -1,5 +1,5 @@
 //! Markdown as lines. Takes what a model wrote, also while it is being written; gives styled lines of a width, and says
-//! how much of a text that still grows will stay as it is.
+//! how much of a growing text will stay as it is.
 
 use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 use ratatui::style::{Modifier, Style};
@@ -86,7 +86,7 @@ fn last_block(text: &str) -> usize {
             _ => {}
         }
     }
-    // A block begins at the beginning of its line, whatever stands before its text.
+    // A block begins at the beginning of its line, with its markers.
     text[..last].rfind('\n').map_or(0, |at| at + 1)
 }
 

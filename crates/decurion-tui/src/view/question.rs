@@ -1,5 +1,5 @@
-//! A question as lines. Takes what is asked, by whom, and which answer is chosen; gives what somebody must see to
-//! decide, whole where that is possible and said where it is cut, and the answers below it.
+//! A question as lines. Takes the question, its agent, and the chosen answer; gives what a person must see to decide,
+//! whole if possible and marked where it is cut, and the answers below it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use super::markdown;
 
 /// How many lines of what is asked about are shown.
 const MOST_LINES: usize = 40;
-/// How many of them there is always room for, the last of which may say that there are more.
+/// How many of them always have room; the last may say that there are more.
 const LEAST_LINES: usize = 3;
 /// With fewer lines each part has only its beginning.
 const LOW: usize = 8;
@@ -34,7 +34,7 @@ const RULE: usize = 40;
 pub struct Asking<'a> {
     pub theme: &'a Theme,
     pub columns: usize,
-    /// How many rows at most: what is asked about gives way, and that is said.
+    /// How many rows at most: the subject gives way, and that is marked.
     pub rows: usize,
     /// Which of its steps is shown.
     pub step: usize,
@@ -53,7 +53,7 @@ fn run_words(question: &Question) -> &'static str {
     if question.leaves_sandbox() { "Run without the sandbox: " } else { "Run: " }
 }
 
-/// Who asks, without the main agent, whom everybody knows.
+/// The agents that ask, without the main agent, which needs no name.
 pub fn agents_below_root(question: &Question) -> impl Iterator<Item = &String> {
     question.path.iter().enumerate().filter(|(at, name)| !(*at == 0 && *name == "main")).map(|(_, name)| name)
 }
@@ -80,7 +80,7 @@ impl Asking<'_> {
                 lines.extend(self.bounded(self.subject(question, room), most));
             }
             Subject::Plan(plan) => {
-                // Made visible first: whoever agrees sees what else stands there.
+                // Made visible first, so that a person who agrees sees all of it.
                 let plan = visible(&plan);
                 let all = markdown::lines(&plan, self.theme, self.columns.saturating_sub(2).max(1));
                 lines.extend(self.bounded(all, self.at_most(room, MOST_PLAN)));
@@ -109,12 +109,12 @@ impl Asking<'_> {
         lines
     }
 
-    /// That somebody asks, where there is no room for more.
+    /// One line that there is a question, if there is no room for more.
     pub fn in_a_line(&self, question: &Question) -> Line<'static> {
         Line::styled(cut(&self.head(question).to_string(), self.columns).into_owned(), self.theme.asking)
     }
 
-    /// So many lines at most; without an end where nothing has to fit, since nobody turns pages there.
+    /// This many lines at most; no limit in plain mode, which has no pages.
     fn at_most(&self, room: usize, most: usize) -> usize {
         if self.rows == usize::MAX { room } else { room.min(most) }
     }
@@ -194,7 +194,7 @@ impl Asking<'_> {
             }
             answers.push(lines);
         }
-        // Where none is chosen, nobody has these keys.
+        // If none is chosen, these keys do nothing.
         let back = (self.step > 0).then_some("← previous question");
         let several = step.several.then_some("space to select, enter to confirm");
         let hints: Vec<&str> = several.into_iter().chain(back).collect();
@@ -238,7 +238,7 @@ impl Asking<'_> {
         above.into_iter().chain(self.begun(shown, room)).chain(below).collect()
     }
 
-    /// The beginning of an answer for which there is not enough room, so that nobody gives one unseen.
+    /// The beginning of an answer that does not fit, so that no answer is given unseen.
     fn begun(&self, mut lines: Vec<Line<'static>>, most: usize) -> Vec<Line<'static>> {
         if lines.len() > most {
             lines.truncate(most);
@@ -265,7 +265,7 @@ impl Asking<'_> {
             }
         };
         let mut spans = vec![Span::styled("? ", self.theme.asking)];
-        // With one agent there is nobody else to ask.
+        // With one agent there are no others to ask.
         for agent in agents_below_root(question) {
             spans.push(Span::styled(format!("{} › ", one_line(agent)), self.theme.faint));
         }
@@ -344,7 +344,7 @@ impl Asking<'_> {
     /// So many lines at most, the last of which says how many are missing.
     fn shortened(&self, mut lines: Vec<Line<'static>>, most: usize) -> Vec<Line<'static>> {
         if lines.len() > most {
-            // Nobody decides about what cannot be seen without being told so.
+            // A person must know if part of the subject is hidden.
             let missing = lines.len() - most.saturating_sub(1);
             lines.truncate(most.saturating_sub(1));
             let words = format!("  … {missing} more lines (ctrl+o to see all)");

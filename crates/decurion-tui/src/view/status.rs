@@ -1,5 +1,5 @@
-//! The lines at the bottom. Takes the session as it stands and what a person's own status line says; gives model, mode,
-//! cost, context and how many are at work, as much of it as fits, what matters most first.
+//! The lines at the bottom. Takes the session and the output of a person's own status line; gives model, mode, cost,
+//! context and the number of working agents, as much of it as fits, the most important first.
 
 use std::collections::BTreeMap;
 
@@ -35,12 +35,12 @@ pub struct Known {
     pub can_bypass: bool,
     /// Whether nothing on the screen is to move by itself but numbers.
     pub reduced_motion: bool,
-    /// Whether a person has a status line of their own.
+    /// Whether the person has configured a status line.
     pub has_own: bool,
     pub own: Own,
     /// What links are relative to; none where the terminal may not understand them.
     pub links: Option<Links>,
-    /// How somebody is told who looks elsewhere.
+    /// How to notify a person who looks elsewhere.
     pub notices: Notices,
     /// The version of the program.
     pub version: String,
@@ -67,19 +67,19 @@ pub enum Home {
     /// Ours, and it ends with us.
     #[default]
     Ours,
-    /// Ours, and it can go on without a terminal.
+    /// Ours, and it can continue without a terminal.
     Kept,
-    /// Another's: it goes on when we leave.
+    /// Another's: it continues when we leave.
     Others,
 }
 
 impl Known {
-    /// Whether the session goes on when we leave.
+    /// Whether the session continues when we leave.
     pub fn attached(&self) -> bool {
         self.home == Home::Others
     }
 
-    /// How many tokens the session's model can take; none where nobody knows.
+    /// How many tokens the session's model can take.
     fn window(&self, view: &SessionView) -> Option<u64> {
         self.windows.get(view.root.model.as_deref()?).copied().filter(|window| *window > 0)
     }
@@ -90,8 +90,8 @@ const OWN_LINES: usize = 3;
 /// And at most which part of the rows: a low terminal has to show the prompt too.
 const OWN_PART: usize = 4;
 
-/// The line, or a person's own in place of its facts, on a terminal of this size. What somebody must know who is about to
-/// send a prompt, nobody's line hides: that not everything is asked about, who works, and what waits.
+/// The line, or a person's own in place of its facts, on a terminal of this size. Facts that a person must know before
+/// sending a prompt are always shown: that calls are not asked about, which agents work, and what waits.
 pub fn lines(
     view: &SessionView,
     known: &Known,
@@ -121,7 +121,7 @@ pub fn lines(
     }
 }
 
-/// What a person's own status line is told.
+/// The input of a person's own status line.
 pub fn facts(view: &SessionView, known: &Known) -> Value {
     let counts = view.standings();
     let info = view.info.as_ref();
@@ -197,7 +197,7 @@ struct Part {
     matters: Matters,
 }
 
-/// How much a part matters: what is to be done, then what may be done, then how the work stands, then all else.
+/// The priority of a part: what needs an answer, then the permission mode, then the state of the work, then the rest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Matters {
     Asked,
@@ -211,7 +211,7 @@ fn part(words: impl Into<String>, style: Style, matters: Matters) -> Part {
     Part { words: words.into(), style, matters }
 }
 
-/// What is told whoever has written the rest of the line, what matters most first.
+/// The parts that are shown even with a person's own status line, the most important first.
 fn duties(view: &SessionView, known: &Known, theme: &Theme, with_mode: bool) -> Vec<Part> {
     let mut parts = Vec::new();
     let counts = view.standings();

@@ -1,5 +1,5 @@
-//! The live line: shows that work goes on. Takes the main agent and the time; gives what it is doing, for how long, what
-//! it has written and cost in this turn, and the key that stops it.
+//! The live line: shows that work continues. Takes the main agent and the time; gives what it is doing, for how long,
+//! what it has written and cost in this turn, and the key that stops it.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl Working<'_> {
 
     /// How long the provider has said nothing, if that is long.
     fn silence(&self, worker: &Worker) -> Option<u64> {
-        // Whoever came later has not heard that a request was sent.
+        // A late client has not seen that a request was sent.
         let waits = matches!(worker.waits, None | Some(WaitReason::Model)) && worker.calls().next().is_none();
         let waits_for_provider = worker.writes.is_some() || waits;
         let silence = self.since(worker.heard.filter(|_| waits_for_provider)?);

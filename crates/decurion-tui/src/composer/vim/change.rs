@@ -10,7 +10,7 @@ use super::parse::{self, Command, Motion, Operator, Place, Target};
 use super::{Composer, Last, Mode, Register, Vim, Writing};
 use crate::composer::{FIRST, MOST_UNDONE};
 
-/// What one command writes at most, however often it is told to.
+/// The most that one command writes, with any count.
 const MOST_WRITTEN: usize = 1 << 20;
 
 /// A range that an operator works on.
@@ -110,7 +110,7 @@ impl Vim {
         let Some(mut span) = self.span(composer, operator, target, count) else { return false };
         let is_object = matches!(target, Target::Object { .. });
         if span.range.is_empty() && !span.lines {
-            // What is between empty quotes can be changed all the same; a line's end too.
+            // Empty quotes can be changed too, and so can the end of a line.
             let writes = operator == Operator::Change;
             if writes && is_object {
                 composer.cursor = span.range.start;

@@ -1,6 +1,6 @@
 //! Keys as commands. Takes the keys of a command so far; gives the command, or says that more are needed.
 
-/// A count beyond this is this: nobody means it, and it must not hold the screen up.
+/// The limit of a count: a larger one is a mistake, and must not block the screen.
 const MOST: usize = 9_999;
 
 /// What keys say so far.
@@ -9,11 +9,11 @@ pub(super) enum Parsed {
     /// The beginning of a command.
     More,
     Nothing,
-    /// This, so many times; none where nobody said how many.
+    /// A command and its count; none without a count.
     Command(Command, Option<usize>),
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Move(Motion),
@@ -115,7 +115,7 @@ pub(super) fn parse(keys: &str) -> Parsed {
     }
 }
 
-/// The keys that are left. Whoever gives none without taking what it does not know says that it is no command.
+/// The remaining keys. A parser that returns none without taking an unknown key says that it is no command.
 struct Keys<'a> {
     rest: &'a str,
 }
