@@ -203,7 +203,10 @@ impl Git {
         let (from, to) = (own.join("index"), index.to_owned());
         let copy = move || {
             let mut file = apart::open_ordinary(&from, rustix::fs::OFlags::NOFOLLOW)?;
-            io::copy(&mut file, &mut fs::File::create(to)?).map(drop)
+            let mut copy = fs::File::create(to)?;
+            io::copy(&mut file, &mut copy)?;
+            // By this time git knows which files may have changed in the second in which the index was written.
+            copy.set_modified(file.metadata()?.modified()?)
         };
         let copying = tokio::task::spawn_blocking(copy).await;
         copying

@@ -297,6 +297,36 @@ async fn git_writes_nothing_outside_where_a_command_leads_it() {
 }
 
 #[tokio::test]
+async fn change_in_the_second_of_the_checkout_is_seen() {
+    const BY_SECONDS: &str = "[core]\ntrustctime = false\ncheckStat = minimal\n";
+    let (house, folder) = (House::new(), folder());
+    fs::create_dir(folder.path().join("work")).unwrap();
+    let at = repository(&folder.path().join("work"));
+    let config = folder.path().join("config");
+    fs::write(&config, BY_SECONDS).unwrap();
+    // As if all of it had happened in one second, long ago.
+    let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    let date = |name: &str| {
+        fs::File::options().write(true).open(at.join(name)).unwrap().set_modified(then).unwrap();
+    };
+    date("a.txt");
+    git(
+        at.as_std_path(),
+        &["-c", "core.trustctime=false", "-c", "core.checkStat=minimal", "update-index", "--refresh"],
+    );
+    date(".git/index");
+    let mut environment = house.env();
+    environment.push(("GIT_CONFIG_GLOBAL".into(), config.into()));
+    let ours = Git::new(house.guard.clone(), &environment, &private());
+    let copy = Utf8PathBuf::from_path_buf(folder.path().join("copy")).unwrap();
+    let before = within(ours.tree_of_folder(&at, &copy, &|_| false)).await.unwrap();
+    fs::write(at.join("a.txt"), "two\n").unwrap();
+    date("a.txt");
+    let after = within(ours.tree_of_folder(&at, &copy, &|_| false)).await.unwrap();
+    assert_ne!(before, after, "the change is lost");
+}
+
+#[tokio::test]
 async fn pipe_in_the_place_of_an_index_is_not_waited_for() {
     let (house, folder) = (House::new(), folder());
     let (at, tree, base) = worktree(&house, folder.path()).await;
