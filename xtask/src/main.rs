@@ -6,7 +6,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
+mod report;
 mod seeds;
+mod source;
 mod tidy;
 
 const HELP: &str = "\
@@ -18,6 +20,8 @@ cargo xtask <command>
   check              the same as `test` without the tests
   tidy               layers, module docs, forgotten tests, licences, the tests that
                      docs/seed-coverage.md names; prints the longest functions
+  tidy --report [FOLDER] the shape of this checkout, or of another, in figures
+  tidy --words [PATH…] riddle words and sentences of more than 30 words in strings, comments and pages
   faults [--ci] [ROW…] the fault rows with their figures, one JSON line each (optimised build)
   bench [fanout|hosted|frame|sandbox] ours against the floor, in one run (the program as it ships); with fanout, many agents at once;
                      with hosted, a thousand turns of a host against as many of -p; with frame, what the
@@ -41,7 +45,7 @@ fn main() -> ExitCode {
         "test" => test(rest),
         "install" => install_all(),
         "check" => check(),
-        "tidy" => tidy::run(),
+        "tidy" => tidy(rest),
         "faults" => driver("faults", rest),
         "bench" => driver("bench", rest),
         "seeds" => seeds::run(rest),
@@ -58,6 +62,16 @@ fn main() -> ExitCode {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn tidy(args: &[String]) -> Result<()> {
+    match args.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        None => tidy::run(),
+        Some(("--report", [])) => report::report(&tidy::root()),
+        Some(("--report", [folder])) => report::report(Path::new(folder)),
+        Some(("--words", places)) => report::words(&tidy::root(), places),
+        Some((other, _)) => bail!("tidy does not take {other}"),
     }
 }
 

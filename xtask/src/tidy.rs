@@ -126,7 +126,7 @@ fn packages(metadata: &Value, problems: &mut Vec<String>) {
     }
 }
 
-fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
+pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {
@@ -244,8 +244,10 @@ fn exists(test: &TestName) -> bool {
 
 /// A mirror, not a gate.
 fn mirror(sources: &[PathBuf]) {
-    let mut functions: Vec<(usize, String)> =
-        sources.iter().flat_map(|path| function_lengths(path)).collect();
+    let mut functions: Vec<(usize, String)> = sources
+        .iter()
+        .flat_map(|path| function_lengths(&fs::read_to_string(path).unwrap_or_default(), &short(path)))
+        .collect();
     functions.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
     eprintln!("longest functions:");
     for (length, name) in functions.iter().take(10) {
@@ -263,8 +265,7 @@ fn mirror(sources: &[PathBuf]) {
 }
 
 /// Length of each function, by the closing brace at the indentation of its `fn` line.
-fn function_lengths(path: &Path) -> Vec<(usize, String)> {
-    let content = fs::read_to_string(path).unwrap_or_default();
+pub fn function_lengths(content: &str, path: &str) -> Vec<(usize, String)> {
     let mut open: Option<(usize, usize, String)> = None;
     let mut lengths = Vec::new();
     for (number, line) in content.lines().enumerate() {
@@ -277,7 +278,7 @@ fn function_lengths(path: &Path) -> Vec<(usize, String)> {
                 }
             }
             Some((start, at, name)) if indent == *at && line.trim_start().starts_with('}') => {
-                lengths.push((number - start + 1, format!("{}:{} {name}", short(path), start + 1)));
+                lengths.push((number - start + 1, format!("{path}:{} {name}", start + 1)));
                 open = None;
             }
             _ => {}
