@@ -96,21 +96,24 @@ impl ReplayReport {
 
     /// One line for a person, if there is something to say.
     pub fn problems(&self) -> Option<String> {
-        let torn = if self.torn_moved { "moved to a .torn file" } else { "passed over" };
+        let torn = if self.torn_moved { "moved to a .torn file" } else { "skipped" };
         let counts = [
-            (self.torn_bytes, &*format!("bytes of an unfinished record {torn}")),
-            (self.edited, "lines were edited"),
-            (self.skipped, "damaged lines skipped"),
-            (self.incomplete, "incomplete messages left out"),
-            (self.gaps, "lines missing"),
-            (self.duplicates, "repeated lines left out"),
-            (self.missing_blobs, "large contents lost"),
-            (self.unknown, "records of a later version passed over"),
+            (self.torn_bytes, "byte", format!("of an unfinished record {torn}")),
+            (self.edited, "edited line", String::new()),
+            (self.skipped, "damaged line", "skipped".to_owned()),
+            (self.incomplete, "incomplete message", "left out".to_owned()),
+            (self.gaps, "missing line", String::new()),
+            (self.duplicates, "repeated line", "left out".to_owned()),
+            (self.missing_blobs, "large content", "lost".to_owned()),
+            (self.unknown, "record", "of a later version skipped".to_owned()),
         ];
         let words: Vec<String> = counts
             .iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} {what}"))
+            .filter(|(count, ..)| *count > 0)
+            .map(|(count, what, fate)| {
+                let plural = if *count == 1 { "" } else { "s" };
+                format!("{count} {what}{plural} {fate}").trim_end().to_owned()
+            })
             .chain(self.unreadable.iter().map(|file| format!("left out {file}")))
             .chain(self.copied.iter().map(|file| format!("replaced {file}, which was read-only, by a copy")))
             .collect();

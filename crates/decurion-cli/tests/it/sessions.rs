@@ -152,7 +152,7 @@ fn an_edited_transcript_keeps_its_conversation() {
         std::fs::write(&path, &edited).unwrap();
         let run = finished(stand.decurion().args(["-p", "third", "--resume", ID]));
         assert_eq!(run.ending.code(), 0, "{name}: {run:?}");
-        let told = run.errors.contains("lines were edited");
+        let told = run.errors.contains("edited lines");
         assert_eq!(told, edited.contains("/moved"), "{name}: {}", run.errors);
         assert_eq!(last_messages(&stand).len(), 5, "{name}");
         assert_eq!(run.lines.last().map(String::as_str), Some("first turn=3"), "{name}");

@@ -57,7 +57,7 @@ fn a_replaced_path_is_used_counted_and_told() {
     assert_eq!(read.len(), events.len());
     assert_eq!(prompts(&read), ["do step 0", "do step 1", "do step 2", "do step 3", "do step 4"]);
     // Every line but those of our own type carries the path, and the first of those.
-    assert_eq!(told, "21 lines were edited");
+    assert_eq!(told, "21 edited lines");
     assert_eq!(read.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=21).collect::<Vec<_>>());
 }
 
@@ -67,7 +67,7 @@ fn an_edited_text_is_what_the_conversation_says_now() {
     let bytes = replaced(&home, "do step 1", "do the other step");
     let (read, told) = open(&home, &bytes);
     assert_eq!(prompts(&read), ["do step 0", "do the other step", "do step 2"]);
-    assert_eq!(told, "1 lines were edited");
+    assert_eq!(told, "1 edited line");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn edits_that_change_numbers_dates_and_ids_lose_nothing() {
         let (home, events) = recorded(9);
         let bytes = replaced(&home, from, to);
         let (read, told) = open(&home, &bytes);
-        assert!(told.contains("lines were edited"), "{from} -> {to}: {told}");
+        assert!(told.contains("edited line"), "{from} -> {to}: {told}");
         assert_eq!(prompts(&read).len(), 9, "{from} -> {to}: {told}");
         assert!(read.len() >= events.len(), "{from} -> {to}: {told}");
         let begun = read.iter().filter(|event| matches!(event.event, Event::CallStarted { .. })).count();
@@ -203,10 +203,7 @@ fn an_unfinished_record_that_cannot_be_kept_elsewhere_stays() {
     std::fs::create_dir(path.with_extension("torn")).unwrap();
     let (mut writer, report, read) = home.resume(1);
     assert_eq!(&read[..], &events[..events.len() - 1]);
-    assert!(
-        report.problems().is_some_and(|told| told.ends_with("unfinished record passed over")),
-        "{report:?}"
-    );
+    assert!(report.problems().is_some_and(|told| told.ends_with("unfinished record skipped")), "{report:?}");
     let next = envelope(writer.last_seq() + 1, prompt(900, "go on"));
     writer.append(std::slice::from_ref(&next)).unwrap();
     drop(writer);

@@ -53,7 +53,7 @@ fn an_effect_of_a_later_version_costs_no_result() {
         line["effects"] = json!([{"effect": "rewired", "wire": 7}, {"effect": "moved", "cwd": "/tmp"}]);
         line["colour"] = json!("blue");
     });
-    assert_eq!(resume(&home).unwrap(), "1 records of a later version passed over");
+    assert_eq!(resume(&home).unwrap(), "1 record of a later version skipped");
     let (read, _) = home.read(1);
     assert_eq!(read.len(), events.len());
     let Event::CallEnded { output, .. } = &read[4].event else { panic!("{:?}", read[4]) };
@@ -93,7 +93,7 @@ fn records_of_a_later_version_are_kept() {
     ];
     for (number, change) in changes {
         let (home, events) = with_line(number, change);
-        assert_eq!(resume(&home).unwrap(), "1 records of a later version passed over");
+        assert_eq!(resume(&home).unwrap(), "1 record of a later version skipped");
         let (read, _) = home.read(1);
         assert_eq!(read.len(), events.len());
         assert!(matches!(read[number].event, Event::Unknown(_)), "{:?}", read[number]);
