@@ -1,7 +1,7 @@
 //! Names into models. Takes the configured providers, gives a model for an alias, an id, `provider/model` or
 //! `scripted:FILE`; one gateway per provider, however many models and agents use it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -171,11 +171,16 @@ impl Configured {
         self.find_main(&name).ok().map(|(model, _)| model.name.clone())
     }
 
-    /// How many tokens each can take, by its whole name.
-    pub fn windows(&self) -> BTreeMap<String, u64> {
-        let models = std::iter::once(self.default_name()).chain(self.names());
-        let windows = models.filter_map(|name| self.resolve(&name).ok());
-        windows.map(|model| (model.name.clone(), model.info.window)).collect()
+    /// How many tokens a model can take, by its whole name; also one whose provider is not set up here.
+    pub fn window(&self, name: &str) -> u64 {
+        let (provider, id) = name.split_once('/').unwrap_or(("anthropic", name));
+        let providers = self.loaded.providers.list();
+        let dialect = match providers.iter().find(|known| known.name == provider) {
+            Some(provider) => dialect(provider.kind),
+            None if provider == "anthropic" => Dialect::Anthropic,
+            None => Dialect::OpenAiChat,
+        };
+        self.catalog.model(dialect, id).window
     }
 
     fn provider_model(&self, provider: &ProviderConfig, id: String) -> Result<Arc<Model>, String> {

@@ -11,6 +11,7 @@ use decurion_protocol::{Command, SessionId, SessionSummary, SessionView};
 use decurion_serve::socket::{ConnectError, Hello, LiveSessions};
 use decurion_store::{Archive, Found};
 use decurion_tui::plain::Lines;
+use decurion_tui::view::status::Windows;
 use decurion_tui::{Ended, Signal};
 use serde_json::json;
 
@@ -54,8 +55,8 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
         let agents = Live::new(&loaded, None, &plugins).all();
         let mut library = library(&Shelf::new(&loaded, &plugins).skills(), &agents);
         let models = Configured::new(Arc::clone(&loaded), None);
-        let windows = models.windows();
         library.models = models.names();
+        let windows = Windows::new(move |model| models.window(model));
         let (shades, typed) = look(&around);
         let provider = String::new();
         let (around, place, model) = (&around, Some(state.as_path()), None);

@@ -14,7 +14,7 @@ mod player;
 mod stage;
 mod watched;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -25,6 +25,7 @@ use decurion_protocol::{Block, Command, Event, TaskKind};
 use decurion_serve::{Finish, Format, Progress};
 use decurion_store::{Archive, Found, ReplayOptions, Scope, SessionPaths};
 use decurion_tui::terminal::Terminal;
+use decurion_tui::view::status::Windows;
 use tempfile::TempDir;
 
 use super::run::{Answer, Work, block_on};
@@ -118,7 +119,7 @@ async fn act(stage: &Stage) -> Result<bool, Failure> {
         sandbox: wire::sandbox_name(&stage.loaded),
         known: Arc::new(decurion_serve::NothingKnown),
         model: None,
-        windows: BTreeMap::new(),
+        windows: Windows::default(),
         replay: false,
         state: stage.loaded.paths.state.clone(),
     };

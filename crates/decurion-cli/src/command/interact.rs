@@ -45,7 +45,7 @@ use decurion_tui::links::Links;
 use decurion_tui::plain::Lines;
 use decurion_tui::terminal::{self, Notices, Sequence, Terminal};
 use decurion_tui::theme::{Shades, Theme};
-use decurion_tui::view::status::Home;
+use decurion_tui::view::status::{Home, Windows};
 use decurion_tui::{Ended, Showing, Signal};
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
@@ -235,6 +235,9 @@ pub async fn run(
         }
         screen.shades = next.shades;
         request = following(request, session, &next);
+        if matches!(next.start, Start::New { .. }) {
+            screen.model = next.model.clone().or(screen.model);
+        }
         draft = next.draft;
         (link, words) = succeed(&exits, &mut request, next.mode).await?;
         if link.session != session {
@@ -347,7 +350,7 @@ pub struct Screening<'a> {
     /// The name of the model that will answer first.
     pub model: Option<String>,
     /// How many tokens each model can take.
-    pub windows: BTreeMap<String, u64>,
+    pub windows: Windows,
     /// Who answers, and where the key for that comes from.
     pub provider: String,
     /// What the terminal can show.

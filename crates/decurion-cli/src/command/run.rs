@@ -1,7 +1,6 @@
 //! `decurion -p`: one prompt, answered and printed. Takes the arguments, decides everything, runs it through
 //! the headless front end, gives the exit code of how it ended.
 
-use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -25,6 +24,7 @@ use decurion_serve::{
     Facts, Finish, Format, Headless, Host, HostAgent, HostCommand, Initialize, Input, Lines, Listed,
     ListedPlugin, Patience, Progress, Signal, StreamJson, WantedPlugin,
 };
+use decurion_tui::view::status::Windows;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -347,7 +347,10 @@ impl Prepared<'_> {
         servers.announce();
         let prompts = Some(servers::Prompts::of(&servers, loaded));
         let is_interactive = matches!(work, Work::Interactive(_));
-        let windows = if is_interactive { models.windows() } else { BTreeMap::new() };
+        let windows = Windows::new({
+            let models = Arc::clone(&models);
+            move |model| models.window(model)
+        });
         let model = is_interactive.then(|| models.main_name(request.model.as_deref())).flatten();
         let key_source = key_source(loaded);
         let known = Arc::new(CommandLine {
@@ -486,7 +489,7 @@ pub struct Answer {
     /// The name of the model that will answer first, for a session at a terminal.
     pub model: Option<String>,
     /// How many tokens each model can take, for a session at a terminal.
-    pub windows: BTreeMap<String, u64>,
+    pub windows: Windows,
     /// Whether what a host says is given back to it.
     pub replay: bool,
     /// Where other terminals find the session; none where it keeps no files.

@@ -66,8 +66,7 @@ impl App {
             if known.sandbox.is_empty() { "off".to_owned() } else { known.sandbox.clone() },
         ));
         if view.root.tokens > 0 {
-            let window =
-                known.windows.get(model.map_or("", String::as_str)).copied().filter(|most| *most > 0);
+            let window = model.and_then(|model| known.windows.of(model));
             let of = window.map_or_else(String::new, |most| format!(" of {}", tokens(most)));
             rows.push(("Context", format!("{}{of}", tokens(view.root.tokens))));
         }

@@ -1,7 +1,8 @@
 //! The lines at the bottom. Takes the session and the output of a person's own status line; gives model, mode, cost,
 //! context and the number of working agents, as much of it as fits, the most important first.
 
-use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
 use decurion_protocol::Mode;
 use decurion_protocol::view::SessionView;
@@ -21,8 +22,7 @@ use crate::theme::{Shades, Theme};
 pub struct Known {
     /// The model that will answer, before one has.
     pub model: Option<String>,
-    /// How many tokens a model can take, by its name.
-    pub windows: BTreeMap<String, u64>,
+    pub windows: Windows,
     /// Which sandbox is in force.
     pub sandbox: String,
     /// A word for the moment, in place of everything else.
@@ -48,6 +48,26 @@ pub struct Known {
     pub provider: String,
     /// The colours for the terminal's background.
     pub background: Shades,
+}
+
+/// How many tokens a model can take, by its whole name.
+#[derive(Clone, Default)]
+pub struct Windows(Option<Arc<dyn Fn(&str) -> u64 + Send + Sync>>);
+
+impl Windows {
+    pub fn new(of: impl Fn(&str) -> u64 + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(of)))
+    }
+
+    pub(crate) fn of(&self, model: &str) -> Option<u64> {
+        self.0.as_ref().map(|of| of(model)).filter(|window| *window > 0)
+    }
+}
+
+impl fmt::Debug for Windows {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Windows")
+    }
 }
 
 /// A person's own status line.
@@ -81,7 +101,7 @@ impl Known {
 
     /// How many tokens the session's model can take.
     fn window(&self, view: &SessionView) -> Option<u64> {
-        self.windows.get(view.root.model.as_deref()?).copied().filter(|window| *window > 0)
+        self.windows.of(view.root.model.as_deref()?)
     }
 }
 

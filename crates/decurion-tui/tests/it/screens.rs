@@ -10,6 +10,7 @@ use decurion_tui::history::History;
 use decurion_tui::keymap::Keymap;
 use decurion_tui::theme::{Shades, Theme};
 use decurion_tui::view::popup::Popup;
+use decurion_tui::view::status::Windows;
 use expect_test::{Expect, expect};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -1018,7 +1019,8 @@ fn choices_of_files_and_agents() {
 #[test]
 fn the_status_line() {
     let usual = |app: &mut App| {
-        app.known.windows = [("anthropic/claude-test-4".to_owned(), 200_000)].into();
+        app.known.windows =
+            Windows::new(|model| if model == "anthropic/claude-test-4" { 200_000 } else { 0 });
         app.known.sandbox = "landlock".to_owned();
         app.view.root.model = Some("anthropic/claude-test-4".to_owned());
         app.view.root.tokens = 170_000;

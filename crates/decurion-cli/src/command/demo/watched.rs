@@ -16,6 +16,7 @@ use decurion_protocol::{Place, SessionId};
 use decurion_store::{Archive, Found};
 use decurion_tui::terminal::Terminal;
 use decurion_tui::theme::Shades;
+use decurion_tui::view::status::Windows;
 use decurion_tui::{Ended, Signal};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -156,7 +157,7 @@ async fn play(
         state: state.as_deref(),
         library: library(&[], &agents),
         model: Some(stage::MODEL.to_owned()),
-        windows: std::collections::BTreeMap::new(),
+        windows: Windows::default(),
         provider: "scripted".to_owned(),
         shades,
     };

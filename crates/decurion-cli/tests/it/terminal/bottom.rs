@@ -28,6 +28,26 @@ when agent=Explore
 }
 
 #[test]
+fn a_resumed_session_shows_its_model_and_the_share_of_the_context_as_a_new_one_does() {
+    let last_line = |terminal: &Terminal, words: &str| {
+        let shows = |screen: &str| screen.lines().last().is_some_and(|last| last.contains(words));
+        terminal.wait_until(words, shows);
+    };
+    let terminal = Terminal::with(Stand::new(ANY), &["--model", "pear-1"], USUAL);
+    terminal.say("hello");
+    terminal.wait_settled("I heard: hello");
+    last_line(&terminal, "pear-1 · 60% context");
+    last_line(&terminal.beside(&["attach"]), "pear-1 · 60% context");
+    terminal.keys("C-d");
+    assert_eq!(terminal.ended(), 0);
+    let again = terminal.beside(&["--continue"]);
+    last_line(&again, "pear-1 · 60% context");
+    again.say("/clear");
+    again.wait_for("New session.");
+    last_line(&again, "ask before acting · pear-1 · sandbox");
+}
+
+#[test]
 fn the_mode_is_told_before_the_first_prompt() {
     let terminal = Terminal::with(Stand::new(ANY), &["--permission-mode", "plan"], USUAL);
     let screen = terminal.wait_for("plan mode");
