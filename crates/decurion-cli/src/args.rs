@@ -811,6 +811,8 @@ Its exit code is that of the program; 126 if it could not be started.")]
 pub enum ConfigCommand {
     /// Print the effective values: all, or that of one key and what is below it.
     Show {
+        /// The key, its parts joined by dots, such as agents.maxDepth or permissions.
+        key: Option<String>,
         /// Print where each value comes from.
         #[arg(long)]
         origin: bool,
@@ -829,7 +831,6 @@ pub enum ConfigCommand {
   decurion config set agents.maxDepth 3
   decurion config set permissions.deny '[\"Read(.env)\"]' --scope project
   decurion config set 'models.catalogue.\"gpt-5.4\".window' 400000
-  decurion config set theme null                back to the default
 
 The value is checked like one in the file. Keys of providers are not taken here, since command lines are recorded by \
 shells: set apiKeyEnv or apiKeyFile.")]
@@ -840,6 +841,14 @@ shells: set apiKeyEnv or apiKeyFile.")]
         value: String,
         /// The file: user (~/.decurion/settings.json), project (.decurion/settings.json) or local
         /// (.decurion/settings.local.json: this project, only you).
+        #[arg(short, long, default_value = "user")]
+        scope: ScopeWord,
+    },
+    /// Remove one value from a settings file; comments and everything else stay as they are.
+    Unset {
+        /// The key, its parts joined by dots; a part with dots itself in double quotes.
+        key: String,
+        /// The file: user, project or local.
         #[arg(short, long, default_value = "user")]
         scope: ScopeWord,
     },

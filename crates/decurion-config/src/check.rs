@@ -174,19 +174,9 @@ impl Check<'_> {
         matches!(self.layer, Layer::Project | Layer::Local)
     }
 
-    /// `max_depth` is `maxDepth`; files of the ecosystem have one spelling only.
+    /// The name of a key; files of the ecosystem have one spelling only.
     fn spelling(&self, key: &str) -> String {
-        if self.family == Family::Shared || !key.contains('_') {
-            return key.to_owned();
-        }
-        let mut words = key.split('_');
-        let mut name = words.next().unwrap_or_default().to_owned();
-        for word in words {
-            let mut characters = word.chars();
-            name.extend(characters.next().map(|first| first.to_ascii_uppercase()));
-            name.push_str(characters.as_str());
-        }
-        name
+        if self.family == Family::Shared { key.to_owned() } else { camel_case(key) }
     }
 
     fn unknown(&mut self, member: &Member, source: u16, keys: &'static [Key]) -> Result<(), ConfigError> {
@@ -541,4 +531,16 @@ pub(crate) fn is_base_url(text: &str) -> bool {
         && !host.starts_with(':')
         && !rest.contains(['@', '?', '#', '\\'])
         && rest.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// `max_depth` is `maxDepth`.
+pub(crate) fn camel_case(key: &str) -> String {
+    let mut words = key.split('_');
+    let mut name = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let mut characters = word.chars();
+        name.extend(characters.next().map(|first| first.to_ascii_uppercase()));
+        name.push_str(characters.as_str());
+    }
+    name
 }

@@ -19,7 +19,7 @@ use decurion_protocol::permission::{Mode, PermissionUpdate, Rule, RuleSource, Ve
 use rustix::fs::FlockOperation;
 
 pub use provider::{BaseUrl, NewProvider, keep_provider};
-pub use setting::NewSetting;
+pub use setting::{NewSetting, SettingKey};
 
 use crate::edit::{self, EditError};
 use crate::origin::{Family, Layer};

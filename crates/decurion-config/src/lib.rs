@@ -45,7 +45,7 @@ pub use agents::{
 pub use env::Environment;
 pub use error::{ConfigError, Warning, WarningKind};
 pub use instructions::{FoundInstructions, InstructionFile, InstructionRequest};
-pub use keep::{BaseUrl, KeepError, Keeper, Kept, NewProvider, NewSetting, keep_provider};
+pub use keep::{BaseUrl, KeepError, Keeper, Kept, NewProvider, NewSetting, SettingKey, keep_provider};
 pub use mcp::{McpEntry, McpProblem, McpRequest, McpServers, McpState};
 pub use origin::{Layer, Origin};
 pub use paths::{Paths, StateProblem, current_directory};

@@ -110,6 +110,42 @@ fn config_set_changes_one_value_and_keeps_the_rest() {
 }
 
 #[test]
+fn config_set_unset_and_show_take_a_key_in_either_spelling() {
+    let stand = Stand::new(SAYS);
+    let file = stand.home.state().join("settings.json");
+    let run = |arguments: &[&str]| stand.run(&[&["config"], arguments].concat());
+    settings(&stand, "{\n  // mine\n  \"agents\": {\"max_depth\": 2}, // few\n  \"theme\": \"dark\"\n}\n");
+    assert!(run(&["set", "agents.maxDepth", "3"]).ending.is_success());
+    let text = fs::read_to_string(&file).unwrap();
+    assert_eq!(text, "{\n  // mine\n  \"agents\": {\"max_depth\": 3}, // few\n  \"theme\": \"dark\"\n}\n");
+    for (arguments, code, shows) in [
+        (&["show", "agents.max_depth"][..], 0, "agents.maxDepth = 3"),
+        (&["show", "model"], 1, "decurion: model: not set"),
+        (&["show", "modle"], 2, "decurion: unknown key: modle (did you mean model?)"),
+        (&["unset", "theme"], 0, "theme: removed from"),
+        (&["unset", "theme"], 1, "decurion: theme: not set in"),
+    ] {
+        let run = run(arguments);
+        assert_eq!(run.ending.code(), code, "{arguments:?}: {run:?}");
+        let shown = format!("{}{}", run.output(), run.errors);
+        assert!(shown.starts_with(shows), "{arguments:?}: {run:?}");
+    }
+    let shown = run(&["show", "agents", "--origin"]);
+    let own = |line: &&String| {
+        line.starts_with("agents.maxDepth = 3  (user: ") && line.ends_with("settings.json:3:27)")
+    };
+    assert!(shown.lines.iter().filter(own).count() == 1, "{shown:?}");
+    assert!(shown.lines.iter().all(|line| line.starts_with("agents.")), "{shown:?}");
+    let text = fs::read_to_string(&file).unwrap();
+    assert_eq!(text, "{\n  // mine\n  \"agents\": {\"max_depth\": 3}, // few\n}\n");
+    // What still holds is named.
+    put(&stand, ".decurion/settings.local.json", "{\"agents\": {\"maxDepth\": 1}}");
+    assert!(stand.run(&["trust", "--yes"]).ending.is_success());
+    let unset = run(&["unset", "agents.maxDepth"]);
+    assert!(unset.errors.contains("agents.maxDepth is still set in"), "{unset:?}");
+}
+
+#[test]
 fn a_misspelt_command_is_no_prompt() {
     let stand = Stand::new(SAYS);
     for (arguments, meant) in [
