@@ -33,11 +33,11 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         .collect();
     let local = discover::find(loaded.providers.candidates());
     let state = loaded.paths.prepare();
-    let (model, problem) = if loaded.invalid.is_empty() {
+    let model = if loaded.invalid.is_empty() {
         block_on(model(&loaded))?
     } else {
         // Without an address that could not be used, another server would be asked.
-        (None, Some("not tried, because of the settings".to_owned()))
+        ModelCheck { problem: Some("not tried, because of the settings".to_owned()), ..ModelCheck::default() }
     };
     let proofs = block_on(proofs::run(&loaded, &environment))?;
     let facts = json!({
@@ -45,12 +45,14 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         "kernel": kernel(),
         "providers": providers,
         "local": local.as_ref().map(|local| json!({"name": local.name, "url": local.base_url, "model": local.model})),
-        "model": model,
-        "model_problem": problem,
+        "model": model.name,
+        "model_problem": model.problem,
+        "model_remark": model.remark,
         "state": loaded.paths.state,
         "state_problem": state.as_ref().err().map(ToString::to_string),
         "project": loaded.paths.root,
         "trusted": loaded.trust.is_trusted(),
+        "needs_trust": !loaded.project_parts.parts().is_empty(),
         "sandbox": wire::sandbox_name(&loaded),
         "sandbox_problem": wire::sandbox_form(&loaded).err(),
         "sandbox_settings": sandbox_settings(&loaded),
@@ -66,9 +68,8 @@ pub fn run(json: bool) -> Result<u8, Failure> {
     if !loaded.invalid.is_empty() {
         return Ok(USAGE);
     }
-    let broken = proofs.iter().any(|proof| proof.held == Ok(false));
-    let missing = loaded.settings.sandbox.enabled && wire::sandbox_form(&loaded).is_err();
-    Ok(u8::from(broken || missing))
+    let lines = lines(&facts, &loaded, &proofs);
+    Ok(u8::from(lines.iter().any(|line| line.mark == Mark::Bad)))
 }
 
 /// Everything in the settings that keeps a session from starting, with its place.
@@ -113,6 +114,7 @@ fn sandbox_settings(loaded: &Loaded) -> Value {
 }
 
 /// What a line says about the installation.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Good,
     Odd,
@@ -155,10 +157,14 @@ impl Line {
 fn print_facts(facts: &Value, loaded: &Loaded, proofs: &[Proof]) {
     let terminal = Terminal::look();
     say!("Decurion {}", facts["version"].as_str().unwrap_or_default());
-    let lines = settings_lines(loaded).into_iter().chain(fact_lines(facts));
-    for line in lines.chain(sandbox_lines(loaded, proofs)) {
+    for line in lines(facts, loaded, proofs) {
         line.print(terminal);
     }
+}
+
+fn lines(facts: &Value, loaded: &Loaded, proofs: &[Proof]) -> Vec<Line> {
+    let lines = settings_lines(loaded).into_iter().chain(fact_lines(facts));
+    lines.chain(sandbox_lines(loaded, proofs)).collect()
 }
 
 /// Every problem of the settings with what to do about it, then what is odd about them.
@@ -189,7 +195,10 @@ fn fact_lines(facts: &Value) -> Vec<Line> {
     let text = |key: &str| facts[key].as_str();
     let list = |key: &str| facts[key].as_array().map_or(&[][..], Vec::as_slice);
     let mut lines = vec![match (text("model"), text("model_problem")) {
-        (Some(model), None) => Line::new(Mark::Good, "Model", model),
+        (Some(model), None) => match text("model_remark") {
+            None => Line::new(Mark::Good, "Model", model),
+            Some(remark) => Line::new(Mark::Odd, "Model", format!("{model}: {remark}")),
+        },
         (Some(model), Some(problem)) => Line::new(Mark::Bad, "Model", format!("{model}: {problem}")),
         (None, problem) => {
             let line = Line::new(Mark::Bad, "Model", problem.unwrap_or("none is configured"));
@@ -219,9 +228,11 @@ fn fact_lines(facts: &Value) -> Vec<Line> {
             .advice("Set HOME, or DECURION_HOME to a folder."),
     });
     let project = text("project").unwrap_or_default();
-    lines.push(match facts["trusted"].as_bool() {
-        Some(true) => Line::new(Mark::Good, "Project", format!("{project} (trusted)")),
-        _ => Line::new(Mark::Odd, "Project", format!("{project} (not trusted)"))
+    let is = |key: &str| facts[key] == true;
+    lines.push(match (is("trusted"), is("needs_trust")) {
+        (true, _) => Line::new(Mark::Good, "Project", format!("{project} (trusted)")),
+        (false, false) => Line::new(Mark::Good, "Project", format!("{project} (nothing to trust)")),
+        (false, true) => Line::new(Mark::Odd, "Project", format!("{project} (not trusted)"))
             .advice("`decurion trust` shows what its settings would do, and asks."),
     });
     lines
@@ -349,13 +360,25 @@ fn hosts(loaded: &Loaded) -> impl Iterator<Item = String> {
     })
 }
 
-/// The model that a session would use, and what is wrong with it or with its provider.
-async fn model(loaded: &Arc<Loaded>) -> (Option<String>, Option<String>) {
+/// The model that a session would use.
+#[derive(Default)]
+struct ModelCheck {
+    name: Option<String>,
+    /// What is wrong with it or with its provider.
+    problem: Option<String>,
+    /// A warning about it.
+    remark: Option<String>,
+}
+
+async fn model(loaded: &Arc<Loaded>) -> ModelCheck {
+    let wrong = |problem: String| ModelCheck { problem: Some(problem), ..ModelCheck::default() };
     let mut models = Configured::new(Arc::clone(loaded), None);
     let provider = match loaded.choice() {
         Ok(Choice::Provider { provider, .. }) => provider,
-        Ok(Choice::Scripted { .. }) => return (Some(models.default_name()), None),
-        Err(error) => return (None, Some(error.to_string())),
+        Ok(Choice::Scripted { .. }) => {
+            return ModelCheck { name: Some(models.default_name()), ..ModelCheck::default() };
+        }
+        Err(error) => return wrong(error.to_string()),
     };
     let unusable = match models::list(&Http::default(), provider).await {
         // A server that lists nothing may still converse.
@@ -367,7 +390,7 @@ async fn model(loaded: &Arc<Loaded>) -> (Option<String>, Option<String>) {
         Err(failure) => Err(failure.message),
     };
     match decided {
-        Ok((model, remark)) => (Some(model.name.clone()), unusable.or(remark)),
-        Err(problem) => (None, Some(problem)),
+        Ok((model, remark)) => ModelCheck { name: Some(model.name.clone()), problem: unusable, remark },
+        Err(problem) => wrong(problem),
     }
 }

@@ -44,7 +44,14 @@ fn a_wrong_value_in_a_repository_stops_no_command() {
             write(&stand, file, text);
             for command in [&["trust", "--list"][..], &["config", "show"], &["doctor"], &["agents", "list"]] {
                 let run = stand.run(command);
-                assert_eq!(run.ending.code(), 0, "{file} {text} {command:?}: {run:?}");
+                // What keeps a session from starting is a ✗ of the doctor's.
+                let code = i32::from(command[0] == "doctor" && run.output().contains("✗"));
+                assert_eq!(
+                    code == 1,
+                    command[0] == "doctor" && REFUSED.contains(text),
+                    "{file} {text}: {run:?}"
+                );
+                assert_eq!(run.ending.code(), code, "{file} {text} {command:?}: {run:?}");
                 let shown = format!("{}{}", run.output(), run.errors);
                 assert!(
                     command[0] == "agents" || shown.contains(file),

@@ -100,6 +100,8 @@ fn doctor_reports_a_provider_without_a_model_and_a_wrong_key() {
     let wrong = problem(&Stand { home: Home::new().unwrap(), model }).unwrap();
     assert!(wrong.contains("authentication failed (401), check your API key"), "{wrong}");
     assert_eq!(problem(&serving(ANY, &["pear-1"])), None);
+    let exit_code = |stand: &Stand| finished(stand.decurion_openai().args(["doctor"])).ending.code();
+    assert_eq!((exit_code(&refusing()), exit_code(&serving(ANY, &["pear-1"]))), (1, 0));
 }
 
 /// A server that refuses the key of the tests.

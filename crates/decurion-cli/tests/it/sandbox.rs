@@ -585,7 +585,7 @@ fn doctor_tries_to_read_keys_and_fails_where_a_promise_is_not_kept() {
     let held = stand.run(&["doctor"]);
     assert_eq!(held.ending.code(), 0, "{held:?}");
     for line in
-        ["✓ Model ", "! Project ", "✓ Sandbox   on (namespaces)", "✓           commands cannot read ~/.ssh"]
+        ["✓ Model ", "✓ Project ", "✓ Sandbox   on (namespaces)", "✓           commands cannot read ~/.ssh"]
     {
         assert!(held.output().lines().any(|known| known.starts_with(line)), "{line}: {held:?}");
     }
