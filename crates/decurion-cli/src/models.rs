@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use decurion_config::{Auth, Choice, Loaded, ProviderConfig, ProviderKind};
+use decurion_config::{Auth, Choice, Layer, Loaded, ProviderConfig, ProviderKind};
 use decurion_engine::{Model, Models};
 use decurion_model::anthropic::{Anthropic, AnthropicKey, AnthropicSettings};
 use decurion_model::catalog::{self, Alias, Catalog, ModelInfo, Price};
@@ -28,6 +28,8 @@ const USUAL_OUTPUT: u64 = 32_000;
 /// The most tokens of a reply that only shows that a model answers, and how long that may take.
 const SMALLEST_REPLY: u64 = 16;
 const ANSWER_TIME: Duration = Duration::from_secs(60);
+/// How long a start waits to learn whether a server wants a key.
+const ACCESS_TIME: Duration = Duration::from_secs(3);
 /// What stands for "the provider's default model" where no model is named and the provider has none.
 const UNNAMED: &str = "default";
 /// How many models of a server a message names.
@@ -111,6 +113,22 @@ impl Configured {
         };
         self.asked.insert(key, chosen);
         Ok(())
+    }
+
+    /// Fails where the session's provider has no key and its server says that it wants one.
+    pub async fn check_access(&self) -> Result<(), Failure> {
+        let Ok(Choice::Provider { provider, .. }) = self.loaded.providers.choose(self.named.as_deref())
+        else {
+            return Ok(());
+        };
+        let has_credentials = provider.auth != Auth::None || !provider.headers.is_empty();
+        if has_credentials || self.asked.contains_key(&provider.name) {
+            return Ok(());
+        }
+        match tokio::time::timeout(ACCESS_TIME, list(&self.http, provider)).await {
+            Ok(Err(error @ ModelError::Unauthorized { .. })) => Err(unlisted(provider, &error)),
+            _ => Ok(()),
+        }
     }
 
     /// The model of this provider where none is named.
@@ -309,7 +327,7 @@ impl Configured {
             turn: timeouts.turn.unwrap_or(usual.turn),
             patience: timeouts.patience.or(self.patience),
             provider: config.name.clone(),
-            key_source: config.key_source.as_ref().map(ToString::to_string),
+            key_source: Some(access_words(config)),
             // Two processes that start together must not retry together.
             seed: u64::from(std::process::id()),
             ..usual
@@ -393,8 +411,18 @@ fn connected(http: &Http, config: &ProviderConfig) -> Result<Arc<dyn ModelProvid
 
 /// Asks a provider for its models.
 pub async fn list(http: &Http, config: &ProviderConfig) -> Result<Vec<String>, ModelError> {
-    let source = config.key_source.as_ref().map(ToString::to_string);
-    connected(http, config)?.models().await.map_err(|error| error.with_key_source(source.as_deref()))
+    let listed = connected(http, config)?.models().await;
+    listed.map_err(|error| error.with_key_source(Some(&access_words(config))))
+}
+
+/// Where a provider's key and address come from and how to change them, for a person whose key was refused.
+fn access_words(config: &ProviderConfig) -> String {
+    let key = config.key_source.as_ref().map_or_else(|| "no key is set".to_owned(), ToString::to_string);
+    let address = match config.origin.layer {
+        Layer::Default => String::new(),
+        _ => format!("; address {} from {}", config.base_url, config.origin),
+    };
+    format!("{key}{address}; `decurion login`, in a conversation /login, sets up a provider")
 }
 
 /// A provider that cannot be asked for its models. Without a cause that naming a model would help against, this is what

@@ -60,7 +60,7 @@ pub use settings::Settings;
 pub use shell_env::ChildEnvironment;
 pub use skills::{LoadedSkill, SkillRequest, Skills};
 pub use trust::{Part, PartKind, ProjectParts, Trust, TrustMode, TrustState};
-pub use variables::{address_variable, overriding};
+pub use variables::{address_variable, key_variable, overriding};
 
 use check::Checked;
 use jsonc::{Kind, Member, Node, Position};

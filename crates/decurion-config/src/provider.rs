@@ -63,7 +63,7 @@ impl fmt::Display for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Variable(name) => write!(f, "from the environment variable {name}; change or unset it"),
-            Self::File(path) => write!(f, "from the file {path}; `decurion login` replaces it"),
+            Self::File(path) => write!(f, "from the file {path}"),
             Self::Settings(origin) => write!(f, "from {origin}; change it there"),
         }
     }

@@ -113,6 +113,14 @@ pub fn address_variable(environment: &Environment, kind: ProviderKind) -> Option
     named.find_map(|name| environment.get(name).map(|address| (name, address)))
 }
 
+/// The variable of this environment that holds the key for the provider of a dialect, and the key, if it can be one.
+pub fn key_variable(environment: &Environment, kind: ProviderKind) -> Option<(&'static str, Secret)> {
+    let key = format!("providers.{}.apiKey", kind.name());
+    let (name, ..) = VARIABLES.iter().find(|(_, of, _)| *of == key)?;
+    let value = environment.get(name).filter(|value| !value.trim().is_empty())?;
+    Some((name, Secret::for_header(value).ok()?))
+}
+
 /// The variables of this environment that win over what a person's settings say of a provider and its model.
 pub fn overriding(environment: &Environment, provider: &str) -> Vec<&'static str> {
     let wins = |key: &str| match key.strip_prefix("providers.").and_then(|rest| rest.split_once('.')) {

@@ -64,6 +64,7 @@ pub fn startable(request: &LoadRequest, try_model: bool) -> Result<Arc<Loaded>, 
             let tried = block_on(async {
                 let mut models = Configured::new(Arc::clone(&loaded), None);
                 models.ask_server().await?;
+                models.check_access().await?;
                 models.main(&models.default_name()).map(drop).map_err(Failure::usage)
             });
             return match tried.flatten() {

@@ -118,10 +118,19 @@ fn a_refused_key_is_reported_with_its_source_whether_or_not_a_model_is_named() {
         let run = openai(&refusing(), arguments);
         assert_eq!(run.ending.code(), 1, "{run:?}");
         let start = "decurion: authentication failed (401), check your API key (from the environment variable \
-                     OPENAI_API_KEY; change or unset it)";
+                     OPENAI_API_KEY; change or unset it; address http://127.0.0.1:";
         assert!(run.errors.starts_with(start), "{arguments:?}: {}", run.errors);
+        let end = "/v1 from OPENAI_BASE_URL; `decurion login`, in a conversation /login, sets up a provider)";
+        assert!(run.errors.contains(end), "{arguments:?}: {}", run.errors);
         assert!(!run.errors.contains("--model"), "{}", run.errors);
     }
+    let stand = refusing();
+    let run = finished(
+        stand.home.program(DECURION).env("ANTHROPIC_BASE_URL", stand.model.url()).args(["-p", "hi"]),
+    );
+    let source =
+        format!("(no key is set; address {} from ANTHROPIC_BASE_URL; `decurion login`", stand.model.url());
+    assert!(run.ending.code() == 1 && run.errors.contains(&source), "{run:?}");
     let stand = refusing();
     std::fs::create_dir(stand.home.state().join("keys")).unwrap();
     let file = stand.home.state().join("keys/openai");
@@ -129,7 +138,7 @@ fn a_refused_key_is_reported_with_its_source_whether_or_not_a_model_is_named() {
     let provider = json!({"baseUrl": stand.model.openai_url(), "apiKeyFile": "keys/openai"});
     settings(&stand, &json!({"provider": "openai", "providers": {"openai": provider}}));
     let run = finished(stand.home.program(DECURION).args(["-p", "hi"]));
-    let source = format!("(from the file {}; `decurion login` replaces it)", file.display());
+    let source = format!("(from the file {}; address ", file.display());
     assert!(run.ending.code() == 1 && run.errors.contains(&source), "{run:?}");
 }
 

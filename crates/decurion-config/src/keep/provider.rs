@@ -12,7 +12,9 @@ use crate::check::is_base_url;
 use crate::edit::{self, EditError};
 use crate::origin::{Layer, Origin};
 use crate::paths::Paths;
-use crate::provider::{Auth, ProviderConfig, ProviderKind, Timeouts, host_of, is_clear_text, is_loopback};
+use crate::provider::{
+    Auth, KeySource, ProviderConfig, ProviderKind, Timeouts, host_of, is_clear_text, is_loopback,
+};
 use crate::record;
 use crate::schema::Shape;
 use crate::secret::Secret;
@@ -26,6 +28,8 @@ pub struct NewProvider {
     /// Where it is, if not where such providers are.
     pub address: Option<BaseUrl>,
     pub key: Option<Secret>,
+    /// The environment variable that holds the key, which is then not saved.
+    pub key_variable: Option<&'static str>,
     /// The model to use, as the provider calls it.
     pub model: Option<String>,
 }
@@ -43,7 +47,7 @@ impl NewProvider {
                 (Some(key), ProviderKind::Anthropic) => Auth::ApiKey(key.clone()),
                 (Some(key), ProviderKind::OpenAi) => Auth::Bearer(key.clone()),
             },
-            key_source: None,
+            key_source: self.key_variable.map(|name| KeySource::Variable(name.to_owned())),
             headers: Vec::new(),
             betas: Vec::new(),
             models: Vec::new(),
@@ -105,7 +109,7 @@ pub fn keep_provider(paths: &Paths, provider: &NewProvider) -> Result<Utf8PathBu
     let changed = with(&before, provider)
         .map_err(|error| KeepError::Text { file: file.clone(), problem: placed(&error) })?;
     // The key first: settings must not name a file that is not there.
-    if let Some(key) = &provider.key {
+    if let (Some(key), None) = (&provider.key, provider.key_variable) {
         keep_key(paths, &state.join(key_file(provider)), key)?;
     }
     write(&place, &changed)?;
@@ -119,7 +123,11 @@ fn with(text: &str, provider: &NewProvider) -> Result<String, EditError> {
     let declared = [
         ("kind", Some(provider.kind.name().to_owned())),
         ("baseUrl", provider.address.as_ref().map(|address| address.0.clone())),
-        ("apiKeyFile", provider.key.is_some().then(|| key_file(provider))),
+        ("apiKeyEnv", provider.key_variable.map(str::to_owned)),
+        (
+            "apiKeyFile",
+            (provider.key.is_some() && provider.key_variable.is_none()).then(|| key_file(provider)),
+        ),
     ];
     for (key, value) in declared {
         if let Some(value) = value {

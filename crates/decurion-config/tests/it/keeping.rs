@@ -367,6 +367,7 @@ fn anthropic(key: &str) -> NewProvider {
         kind: ProviderKind::Anthropic,
         address: None,
         key,
+        key_variable: None,
         model: None,
     }
 }
@@ -417,8 +418,14 @@ fn a_provider_joins_what_is_written_and_a_link_stays_one() {
     symlink(&real, &link).unwrap();
     let address = Some(BaseUrl::parse("http://new").unwrap());
     let model = Some("pear".to_owned());
-    let new =
-        NewProvider { name: "openai".to_owned(), kind: ProviderKind::OpenAi, address, key: None, model };
+    let new = NewProvider {
+        name: "openai".to_owned(),
+        kind: ProviderKind::OpenAi,
+        address,
+        key: None,
+        key_variable: None,
+        model,
+    };
     assert_eq!(keep_new(&stage, &new), USERS);
     assert!(link.is_symlink());
     expect![[r#"

@@ -50,6 +50,8 @@ pub async fn choose(
     candidates: &[Candidate],
     why: Why<'_>,
 ) -> Result<Begin, Failure> {
+    // One that is set and does not work is not offered.
+    let offers_key = !matches!(why, Why::Problem(_));
     let title = match why {
         Why::First => {
             form.say(Tone::Plain, "Welcome to Decurion. No model is configured yet.")?;
@@ -95,8 +97,8 @@ pub async fn choose(
             return Ok(Begin::Leave);
         };
         let wanted = match id.as_str() {
-            "anthropic" => Wanted::Kind(ProviderKind::Anthropic),
-            "openai" => Wanted::Kind(ProviderKind::OpenAi),
+            "anthropic" => Wanted::Kind(ProviderKind::Anthropic, offers_key),
+            "openai" => Wanted::Kind(ProviderKind::OpenAi, offers_key),
             "server" => Wanted::Server,
             "demo" => return Ok(Begin::Demo),
             "look" => {

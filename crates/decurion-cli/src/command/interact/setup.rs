@@ -3,7 +3,7 @@
 
 use decurion_config::{
     BaseUrl, Environment, NewProvider, Paths, ProviderKind, Secret, address_variable, keep_provider,
-    overriding,
+    key_variable, overriding,
 };
 use decurion_model::ModelError;
 use decurion_model::catalog::{Catalog, conversational};
@@ -18,8 +18,8 @@ use crate::report::{Failure, visible};
 
 /// What a person wants to set up.
 pub enum Wanted {
-    /// The provider that this dialect is named after.
-    Kind(ProviderKind),
+    /// The provider that this dialect is named after, and whether a key in the environment may be used for it.
+    Kind(ProviderKind, bool),
     /// Another server that speaks OpenAI's.
     Server,
     /// A server that runs on this machine.
@@ -98,13 +98,15 @@ async fn reach(form: &mut Form, environment: &Environment, wanted: &Wanted) -> R
                 form.say(Tone::Good, &format!("✓ {key}: {}.", count(&models)))?;
                 return Ok(Reached { provider, models });
             }
-            Err(error) => error,
+            // Where the key comes from was asked just now.
+            Err(error) => error.with_key_source(None),
         };
         form.say(Tone::Bad, &format!("✗ This does not work: {}.", visible(&error.to_string())))?;
         match error {
             ModelError::Unauthorized { .. } => {
                 // A server that was given no key wants one.
                 provider.key = Some(key(form).await?);
+                provider.key_variable = None;
             }
             // It may be a server without such a list: the model's name shows whether it converses.
             ModelError::Rejected { .. } | ModelError::ModelNotFound { .. } if provider.address.is_some() => {
@@ -154,7 +156,7 @@ async fn again(form: &mut Form, yes: &str) -> Result<bool, Stop> {
 async fn questions(form: &mut Form, environment: &Environment, wanted: &Wanted) -> Result<NewProvider, Stop> {
     let own = |kind: ProviderKind| kind.name().to_owned();
     match wanted {
-        Wanted::Kind(kind) => {
+        Wanted::Kind(kind, offers_key) => {
             // A gateway that everybody there goes through, and whose key it then is.
             let (name, given) = address_variable(environment, *kind).unzip();
             let address = given.and_then(|given| BaseUrl::parse(given).ok());
@@ -162,21 +164,32 @@ async fn questions(form: &mut Form, environment: &Environment, wanted: &Wanted) 
                 form.say(Tone::Plain, &format!("The server is {} ({name}).", visible(address.as_str())))?;
                 warn_clear_text(form, address)?;
             }
-            let key = Some(key(form).await?);
-            Ok(NewProvider { name: own(*kind), kind: *kind, address, key, model: None })
+            let found = key_variable(environment, *kind).filter(|_| *offers_key);
+            let (key_variable, key) = match found {
+                Some((name, found)) if uses_variable(form, name).await? => (Some(name), found),
+                _ => (None, key(form).await?),
+            };
+            Ok(NewProvider {
+                name: own(*kind),
+                kind: *kind,
+                address,
+                key: Some(key),
+                key_variable,
+                model: None,
+            })
         }
         Wanted::Server => {
             let address = address(form).await?;
             let key = optional_key(form, "API key (hidden; Enter for none): ").await?;
             let (name, kind) = (address.provider_name(), ProviderKind::OpenAi);
-            Ok(NewProvider { name, kind, address: Some(address), key, model: None })
+            Ok(NewProvider { name, kind, address: Some(address), key, key_variable: None, model: None })
         }
         Wanted::Local(local) => {
             let address = BaseUrl::parse(&local.base_url);
             let address = address.map_err(|expected| Failure::usage(format!("expected {expected}")))?;
             let kind = ProviderKind::OpenAi;
             let name = local.provider_name();
-            Ok(NewProvider { name, kind, address: Some(address), key: None, model: None })
+            Ok(NewProvider { name, kind, address: Some(address), key: None, key_variable: None, model: None })
         }
     }
 }
@@ -210,6 +223,18 @@ fn warn_clear_text(form: &mut Form, address: &BaseUrl) -> Result<(), Failure> {
 
 async fn key(form: &mut Form) -> Result<Secret, Stop> {
     optional_key(form, "API key (hidden; Enter to cancel): ").await?.ok_or(Stop::GivenUp)
+}
+
+/// Whether the key in this variable is to be used.
+async fn uses_variable(form: &mut Form, name: &str) -> Result<bool, Stop> {
+    let rows = [
+        Choice::new("yes", "Yes", "the settings will name the variable; the key itself is not saved"),
+        Choice::new("no", "No, enter another key", ""),
+    ];
+    match form.choose(&format!("{name} is set. Use it?"), &rows, 0, None).await? {
+        Some(Chosen::Row(id)) => Ok(id == "yes"),
+        _ => Err(Stop::GivenUp),
+    }
 }
 
 /// A key; none if nothing was written.
@@ -274,7 +299,10 @@ fn warn_overridden(
 ) -> Result<(), Failure> {
     let mut variables = overriding(environment, &provider.name);
     // What says the same as what was saved changes nothing.
-    let same = |name: &str| environment.get(name) == provider.address.as_ref().map(BaseUrl::as_str);
+    let same = |name: &str| {
+        provider.key_variable == Some(name)
+            || environment.get(name) == provider.address.as_ref().map(BaseUrl::as_str)
+    };
     variables.retain(|name| !same(name));
     if variables.is_empty() {
         return Ok(());
@@ -298,6 +326,10 @@ fn keep(form: &mut Form, paths: &Paths, provider: &NewProvider) -> Result<(), Fa
     })?;
     let short = paths.home.as_ref().and_then(|home| file.strip_prefix(home).ok());
     let file = short.map_or_else(|| file.to_string(), |rest| format!("~/{rest}"));
-    let about_key = if provider.key.is_some() { " (key stored separately, mode 0600)" } else { "" };
+    let about_key = match (provider.key_variable, &provider.key) {
+        (Some(name), _) => format!(" (key: {name})"),
+        (None, Some(_)) => " (key stored separately, mode 0600)".to_owned(),
+        (None, None) => String::new(),
+    };
     form.say(Tone::Good, &format!("✓ Saved to {file}{about_key}."))
 }

@@ -419,6 +419,37 @@ fn login_offers_the_servers_that_run_on_this_machine() {
     converse(&started(&stand), "qwen3-coder");
 }
 
+#[test]
+fn a_server_with_credentials_in_its_headers_needs_no_key() {
+    let stand = server(&["claude-sonnet-5-5"]);
+    let terminal = started_with(&stand, |program| {
+        let header = format!("x-api-key: {KEY}");
+        program.env("ANTHROPIC_BASE_URL", stand.model.url()).env("ANTHROPIC_CUSTOM_HEADERS", header)
+    });
+    converse(&terminal, "claude-sonnet-5-5");
+}
+
+#[test]
+fn login_offers_the_key_in_the_environment_and_does_not_save_it() {
+    let stand = server(&["gpt-5.4"]);
+    let address = stand.model.openai_url();
+    let terminal = started_with(&stand, |program| {
+        program.env("OPENAI_API_KEY", KEY).env("OPENAI_BASE_URL", &address).args(["login"])
+    });
+    terminal.wait_for(MENU);
+    terminal.keys("2");
+    terminal.wait_for("OPENAI_API_KEY is set. Use it?");
+    terminal.keys("Enter");
+    terminal.wait_for("❯ 1. gpt-5.4");
+    terminal.keys("Enter");
+    terminal.wait_for("settings.json (key: OPENAI_API_KEY).");
+    assert_eq!(terminal.ended(), 0);
+    assert!(!terminal.scrollback().contains("unset"), "{}", terminal.scrollback());
+    assert!(text_of(settings(&terminal)).contains("\"apiKeyEnv\": \"OPENAI_API_KEY\""));
+    assert!(!stand.home.state().join("keys").exists());
+    converse(&started_with(&stand, |program| program.env("OPENAI_API_KEY", KEY)), "gpt-5.4");
+}
+
 /// Settings of the user's that no session can start with, and what is said about them.
 const BROKEN: &[(&str, &str)] = &[
     (
@@ -676,22 +707,16 @@ fn first_start_with_an_openai_key() {
     recorded("openai-key", &terminal);
 }
 
-/// An address that is set may need no key: the first prompt tells, and `/login` takes one.
 #[test]
 fn first_start_with_an_anthropic_key() {
     let stand = server(&["claude-sonnet-5-5", "claude-opus-5-5"]);
     let address = stand.model.url();
     let terminal = started_with(&stand, |program| program.env("ANTHROPIC_BASE_URL", &address));
-    terminal.wait_for("ask before acting");
-    terminal.say("hello");
-    terminal.wait_settled("authentication failed (401)");
-    terminal.say("/login");
     terminal.wait_for(MENU);
     terminal.keys("1");
     give_key(&terminal, KEY);
     terminal.wait_for("recommended");
     terminal.keys("Enter");
-    terminal.wait_for("anthropic/claude-sonnet-5-5 answers from here on");
     converse(&terminal, "claude-sonnet-5-5");
     recorded("anthropic-key", &terminal);
 }
