@@ -207,7 +207,7 @@ pub struct RunArgs {
     pub r#continue: bool,
 
     /// Resume this session. Prompts that were still queued are answered first.
-    #[arg(short, long, value_name = "ID")]
+    #[arg(short, long, value_name = "ID", num_args = 0..=1, default_missing_value = "")]
     pub resume: Option<String>,
 
     /// With --continue or --resume: resume at this message, by its UUID. Later messages stay in the transcript but are

@@ -111,6 +111,9 @@ fn decide(
         loaded = load(args, cwd, environment, &mut ignored)?;
     }
     announce(&loaded);
+    if args.resume.as_deref() == Some("") {
+        return Err(request::no_id(&loaded));
+    }
     if let Some(flag) = args.sdk.unlockable() {
         return Err(Failure::usage(format!(
             "{flag} is not supported; refusing to start, because ignoring it would loosen a restriction"

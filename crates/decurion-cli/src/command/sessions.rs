@@ -97,7 +97,7 @@ fn list(archive: &Archive, cwd: Option<&Utf8Path>, json: bool) -> Result<(), Fai
 }
 
 /// How much of its id tells a session from all others.
-pub(super) fn id_length(all: &[SessionSummary]) -> usize {
+pub(in crate::command) fn id_length(all: &[SessionSummary]) -> usize {
     let ids: Vec<String> = all.iter().map(|session| session.session.to_string()).collect();
     short_ids(ids.iter().map(String::as_str))
 }

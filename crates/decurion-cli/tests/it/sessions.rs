@@ -410,6 +410,19 @@ fn foreign_transcript(cwd: &str) -> String {
 }
 
 #[test]
+fn resume_without_an_id_lists_the_sessions_of_this_folder() {
+    let stand = Stand::new(COUNTING);
+    let run = stand.run(&["-p", "--resume"]);
+    assert_eq!(run.ending.code(), 2, "{run:?}");
+    assert!(run.errors.starts_with("decurion: --resume needs the id of a session\n"), "{run:?}");
+    ask(&stand, "the first question", &["--session-id", ID]);
+    let run = stand.run(&["-p", "--resume", "--output-format", "json"]);
+    let listed = "--resume 11111111  just now, the first question\n";
+    assert!(run.ending.code() == 2 && run.errors.contains(listed), "{run:?}");
+    assert!(run.errors.contains("--continue takes the last session of this folder"), "{run:?}");
+}
+
+#[test]
 fn the_settings_in_force_are_shown_with_their_origin_and_without_keys() {
     let stand = Stand::new("when\n say \"x\"");
     let settings = json!({"permissions": {"allow": ["Bash(git log:*)"]}});

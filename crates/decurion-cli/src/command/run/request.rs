@@ -10,11 +10,12 @@ use decurion_protocol::{
 use decurion_serve::Initialize;
 use serde_json::Value;
 
-use super::super::sessions::named;
+use super::super::sessions::{id_length, named};
 use super::{main_definition, permission_mode};
 use crate::args::{InputFormat, PermissionPrompts, RunArgs};
 use crate::definitions;
 use crate::report::Failure;
+use crate::table::ago;
 
 /// What session the flags ask for.
 pub fn session_request(
@@ -163,7 +164,23 @@ fn start(args: &RunArgs, loaded: &Loaded) -> Result<Start, Failure> {
     }
 }
 
-/// The message that a session is to go on from, and the guard of it.
+/// `--resume` without an id: the last sessions of this folder have one.
+pub fn no_id(loaded: &Loaded) -> Failure {
+    const SHOWN: usize = 5;
+    let failure = Failure::usage("--resume needs the id of a session");
+    let state = loaded.paths.state.clone();
+    let all = state.and_then(|state| decurion_store::Archive::new(state).list(None).ok()).unwrap_or_default();
+    let length = id_length(&all);
+    let here = all.iter().filter(|session| session.cwd == loaded.paths.cwd).take(SHOWN);
+    let listed = here.fold(failure, |failure, session| {
+        let id: String = session.session.to_string().chars().take(length).collect();
+        let title = decurion_serve::progress::one_line(&session.title);
+        failure.hint(format!("--resume {id}  {}, {title}", ago(session.modified)))
+    });
+    listed.hint("--continue takes the last session of this folder; `decurion sessions list` lists them")
+}
+
+/// The message that a session resumes at, and its guard.
 fn resume_at(args: &RunArgs) -> Result<Option<ResumeAt>, Failure> {
     let parse = |flag: &str, text: &Option<String>| -> Result<Option<LineId>, Failure> {
         let hint = "it is the `uuid` of a message, as --output-format stream-json and the transcript show it";
