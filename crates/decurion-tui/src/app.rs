@@ -173,6 +173,8 @@ enum Pressed {
 enum Waits {
     /// To tell if it is refused.
     Refusal(&'static str),
+    /// To say that this rule holds for the session, and how to keep it.
+    Rule(&'static str, String),
     /// To list what it holds.
     List(Topic),
     /// To show what a command has printed.
@@ -578,6 +580,16 @@ impl App {
         match (waits, reply) {
             (Waits::Refusal(what), Reply::Refused { reason }) => {
                 self.say("warning", format!("{what}: {reason}"));
+            }
+            (Waits::Rule(..), Reply::Refused { reason }) => {
+                self.say("warning", format!("permissions: {reason}"));
+            }
+            (Waits::Rule(list, rule), Reply::Done { .. }) => {
+                let words = format!(
+                    "Added for this session: {list} {rule}. To keep it, add it to \"permissions\": {{\"{list}\": […]}} in \
+                     ~/.decurion/settings.json."
+                );
+                self.say("info", words);
             }
             (Waits::Refusal("model"), Reply::Done { value }) => self.uses_model(value),
             (Waits::Refusal(_) | Waits::Answer(_), Reply::Done { value }) => self.not_done(value),

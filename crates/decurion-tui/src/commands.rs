@@ -228,6 +228,10 @@ pub enum Typed<'a> {
 /// Which command a text is.
 pub fn typed(text: &str) -> Typed<'_> {
     let text = text.trim();
+    // As in shells.
+    if matches!(text, "exit" | "quit") {
+        return Typed::Ours(Name::Quit, "");
+    }
     if let Some(command) = text.strip_prefix('!').map(str::trim).filter(|command| !command.is_empty()) {
         return Typed::Shell(command);
     }
@@ -280,6 +284,9 @@ mod tests {
     fn a_text_is_a_command_of_ours_or_goes_to_the_session() {
         assert_eq!(typed("/model opus "), Typed::Ours(Name::Model, "opus"));
         assert_eq!(typed("  /exit"), Typed::Ours(Name::Quit, ""));
+        assert_eq!(typed("exit"), Typed::Ours(Name::Quit, ""));
+        assert_eq!(typed(" quit "), Typed::Ours(Name::Quit, ""));
+        assert_eq!(typed("exit with an error here"), Typed::Prompt);
         assert_eq!(typed("/deploy this"), Typed::Prompt);
         for (text, name) in
             [("/hlep", Some("hlep")), ("/a:b c", Some("a:b")), ("/usr/bin", None), ("// no", None)]

@@ -318,7 +318,7 @@ impl App {
     }
 
     fn do_rule(&mut self, key: char, row: &str, words: &str) -> Vec<Effect> {
-        let update = if key == 'x' {
+        let (update, waits) = if key == 'x' {
             if !matches!(words.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
                 self.say("info", "no rule was removed");
                 return Vec::new();
@@ -326,22 +326,25 @@ impl App {
             let Ok((behavior, rule)) = serde_json::from_str::<(Verdict, Rule)>(row) else {
                 return Vec::new();
             };
-            PermissionUpdate::RemoveRules { behavior, rules: vec![rule] }
+            (PermissionUpdate::RemoveRules { behavior, rules: vec![rule] }, Waits::Refusal("permissions"))
         } else {
-            let behavior = match key {
-                'a' => Verdict::Allow,
-                's' => Verdict::Ask,
-                _ => Verdict::Deny,
+            let (behavior, list) = match key {
+                'a' => (Verdict::Allow, "allow"),
+                's' => (Verdict::Ask, "ask"),
+                _ => (Verdict::Deny, "deny"),
             };
             match Rule::parse(words, RuleSource::Session) {
-                Ok(rule) => PermissionUpdate::AddRules { behavior, rules: vec![rule] },
+                Ok(rule) => {
+                    let waits = Waits::Rule(list, rule.to_string());
+                    (PermissionUpdate::AddRules { behavior, rules: vec![rule] }, waits)
+                }
                 Err(error) => {
                     self.say("error", error.to_string());
                     return Vec::new();
                 }
             }
         };
-        let mut effects = vec![self.ask("permissions", Command::Permit { updates: vec![update] })];
+        let mut effects = vec![self.ask_for(waits, Command::Permit { updates: vec![update] })];
         effects.extend(self.list(Topic::Rules));
         effects
     }

@@ -265,6 +265,31 @@ fn a_directory_is_allowed_once_the_program_has_found_it() {
 }
 
 #[test]
+fn an_added_rule_is_said_to_hold_for_the_session_with_the_way_to_keep_it() {
+    let mut app = answered();
+    shown(&mut app);
+    let request = |effects: &[Effect]| {
+        let sent = effects.iter().find_map(|effect| match effect {
+            Effect::Send(request) => Some(request.id),
+            _ => None,
+        });
+        sent.unwrap_or_else(|| panic!("{effects:?}"))
+    };
+    let effects = send(&mut app, "/permissions");
+    let rules = json!({"mode": "default", "rules": {"allow": [], "ask": [], "deny": []}, "cwd": "/work", "directories": []});
+    replied(&mut app, request(&effects), Reply::Done { value: rules });
+    press(&mut app, KeyCode::Char('a'));
+    write(&mut app, "Bash(cargo test:*)");
+    let effects = press(&mut app, KeyCode::Enter);
+    replied(&mut app, request(&effects), Reply::Done { value: json!(null) });
+    let lines: Vec<String> = app.finished().iter().map(ToString::to_string).collect();
+    expect![[r#"
+        · Added for this session: allow Bash(cargo test:*). To keep it, add it to
+          "permissions": {"allow": […]} in ~/.decurion/settings.json."#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[test]
 fn a_theme_is_tried_while_it_is_chosen_and_kept_by_enter() {
     let mut app = answered();
     app.known.background = Shades::Light;
