@@ -22,7 +22,11 @@ when
 "#;
 
 fn stand() -> Stand {
-    let stand = Stand::new(SCRIPT);
+    stand_with(SCRIPT)
+}
+
+fn stand_with(script: &str) -> Stand {
+    let stand = Stand::new(script);
     git(&stand, &["init", "--quiet", "--initial-branch=main"]);
     std::fs::write(stand.file("same.txt"), "nobody\n").unwrap();
     git(&stand, &["add", "--all"]);
@@ -109,6 +113,39 @@ fn what_agents_left_is_listed_merged_and_cleaned() {
         NAME  SESSION  CREATED  STATE  FOR  WHERE
         ID  SESSION  AGO  1 commit, 2 files changed, +2 -1  second  STATE/worktrees/SLUG/ID on decurion/ID"]]
     .assert_eq(&masked(&stand, &cleaned));
+}
+
+/// The first agent waits for the second, so that the one that began last finishes first.
+const LAST_FIRST: &str = r#"
+when agent=main turn=1
+  call Agent {"description": "first", "prompt": "a", "subagent_type": "general-purpose", "isolation": "worktree"}
+when agent=main
+  say "over"
+when turn=1 first=/a$/
+  call Agent {"description": "second", "prompt": "b", "subagent_type": "general-purpose", "isolation": "worktree"}
+when turn=2 first=/a$/
+  call Bash {"command": "echo a > same.txt"}
+when turn=1 first=/b$/
+  call Bash {"command": "echo b > same.txt"}
+when
+  say "done"
+"#;
+
+#[test]
+fn agents_are_merged_in_the_order_in_which_they_finished() {
+    let stand = stand_with(LAST_FIRST);
+    std::fs::write(stand.home.state().join("settings.json"), r#"{"agents": {"maxDepth": 2}}"#).unwrap();
+    let run = stand.run(&["-p", "--dangerously-skip-permissions", "go"]);
+    assert!(run.ending.is_success(), "{run:?}");
+    expect![[r#"
+        ID (second): merged (worktree removed)
+        ID (first): conflicts in same.txt
+        1 of 2 merged into decurion/merged
+        To update your branch: git merge --ff-only decurion/merged"#]]
+    .assert_eq(&masked(&stand, &command(&stand, &["merge"])));
+    let help = command(&stand, &["merge", "--help"]).output();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("in the order in which they finished") && !help.contains("oldest"), "{help}");
 }
 
 #[test]
