@@ -17,12 +17,12 @@ use crate::report::Failure;
     args_conflicts_with_subcommands = true,
     after_help = "Examples:
   decurion                                        a conversation in this terminal (? shows the keys)
-  decurion attach                                 come back to one that was kept in the background
+  decurion attach                                 return to a session in the background
   decurion demo                                   see it work, offline, on a small repository
   decurion -p \"explain src/main.rs\"               answer and exit
   git diff | decurion -p \"review this\"            prompt and standard input together
   decurion -p \"fix the test\" --allowedTools \"Edit,Bash(cargo test:*)\"
-  decurion -p -c \"now add a test\"                 go on with the last session of this folder
+  decurion -p -c \"now add a test\"                 continue the last session of this folder
   decurion -p --output-format stream-json --verbose \"…\" one JSON object per event
 
 Exit codes: 0 completed, 1 failed, 2 usage or configuration, 3 denied, 4 out of budget or turns,
@@ -473,9 +473,9 @@ pub struct AttachArgs {
 /// Review or change the trust in this folder.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Hooks, servers, allow rules and whatever else in a repository's files runs a program or widens what is allowed is off \
-until you agree to it. It is shown as it is written; on a terminal you are asked, elsewhere --yes says that you have \
-looked. A change of any part asks again.")]
+Some settings of a repository run programs or grant permissions: hooks, servers, allow rules and others. They are off \
+until you trust them. This command shows them as they are written, and asks; without a terminal, --yes is the answer. \
+After a change of any part it asks again.")]
 pub struct TrustArgs {
     /// Only show what needs trust, and whether it is trusted.
     #[arg(long, conflicts_with_all = ["yes", "revoke"])]
@@ -875,8 +875,8 @@ line with the answer. --json has exact times and whole ids. Without --last the l
 Exit codes: 0 the log is whole, 1 it is not (file, line and what happened are named) or cannot be read.
 
 Each entry carries the hash of the one before and a code made with the key ~/.decurion/audit.key. A program that can \
-read that key can forge the log. A log that is put back to an earlier state together with its head file looks whole: \
-keep the printed anchor elsewhere and give it to a later check to find that. Log and key deleted together look like \
+read that key can forge the log. To detect a log that was reset to an earlier state together with its head file, \
+keep the printed anchor elsewhere and pass it to a later check. Log and key deleted together look like \
 a new log.")]
     Verify {
         /// An anchor that an earlier check printed: the log must still hold that entry.
@@ -1020,14 +1020,14 @@ pub enum WorktreesCommand {
 /// Merge the branches of finished agents.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
-  decurion merge                                  all that have ended, in that order, into decurion/merged
+  decurion merge                                  all finished agents, first finished first
   decurion merge --dry-run                        what would merge and what would conflict
   decurion merge --gate \"cargo test\"             only what passes, each tested on top of those before
   git merge --ff-only decurion/merged             then update your own branch
 
-Each is merged by a commit of its own onto what was merged before, in the order in which the agents ended: of two
-that conflict, the one that ended first is merged. What conflicts or fails the gate is reported and stays on its branch.
-A worktree is removed only when everything in it is merged.
+Branches are merged one after the other, each by a separate commit, in the order in which the agents finished: of two
+that conflict, the first is merged. A branch that conflicts or fails the gate is reported and kept. A worktree is removed
+only when all changes in it are merged.
 
 Exit codes: 0 everything is merged, 1 something is not, 2 usage.")]
 pub struct MergeArgs {
@@ -1098,10 +1098,10 @@ pub struct TasksArgs {
 /// Export a session's timeline.
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Every agent is a track: its runs, waits for a place, turns, requests, rate limits, tries
-again, questions, calls and background commands, with arrows from the call that began an
-agent to its start and from its end to where that was told. A session that was killed or
-still runs is traced up to its last record; what has no end there is marked `unfinished`.
+    after_help = "Every agent is a track: its runs, waits for a slot, turns, requests, rate limits, retries,
+questions, calls and background commands. Arrows lead from the call that started an agent
+to its start, and from its end to its notice. A session that was killed or still runs is
+traced up to its last record; spans without an end are marked `unfinished`.
 
 Examples:
   decurion trace                           the latest session of this folder
@@ -1175,14 +1175,14 @@ pub enum TasksCommand {
     },
     /// Show or change an agent's budget while it works.
     #[command(
-        after_help = "What is not given stays as it is. Tokens and dollars are totals: they count what the agent and
-those below it have used already, in all its runs. Turns and seconds count from its last
-prompt. More than is left above it, in the budgets of the agents that it works for and of
-the session, is refused; one that has ended has the new budget when it is resumed.
+        after_help = "Limits that are not given stay as they are. Tokens and dollars are totals: they include what the
+agent and its children have used already, in all runs. Turns and seconds count from its last
+prompt. The budgets of its parents and of the session bound it. An agent that has ended gets
+the new budget when it is resumed.
 
 Examples:
   decurion tasks budget a01             what it may use
-  decurion tasks budget a01 --turns 40  let it go on beyond its 20 turns
+  decurion tasks budget a01 --turns 40  let it continue beyond its 20 turns
   decurion tasks budget a01 --usd 0.50 --tokens 200000
   decurion tasks budget a01 --turns 60 && decurion tasks resume a01"
     )]

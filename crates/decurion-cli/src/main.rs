@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         }
     };
     for flag in passed_over {
-        report::note(format!("{flag} is not known to this version and was passed over"));
+        report::note(format!("{flag} is unknown to this version; ignored"));
     }
     match dispatch(args) {
         Ok(code) => ExitCode::from(code),

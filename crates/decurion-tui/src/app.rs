@@ -348,7 +348,7 @@ impl App {
         }
         if let Some((line, blocks)) = self.cut_off.take().filter(|_| !self.known.attached()) {
             self.say("info", "the session ended at this prompt; its work continues (esc stops it)");
-            effects.push(self.ask("go on", Command::Submit { line, blocks }));
+            effects.push(self.ask("continue", Command::Submit { line, blocks }));
         }
         effects
     }

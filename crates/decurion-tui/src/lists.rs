@@ -174,7 +174,7 @@ fn rules(in_force: &RulesInForce) -> List {
         Offer::row('x', "remove").asking("remove this rule, also from its file? y, then enter"),
     ];
     let title = format!("Rules in force · mode {}", in_force.mode);
-    List::new(title, rows, &offers, "no rules: whatever may change something is asked about")
+    List::new(title, rows, &offers, "no rules: every call that may change something is asked about")
 }
 
 fn hooks(hooks: &[HookDeclaration]) -> List {

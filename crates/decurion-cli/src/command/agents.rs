@@ -263,7 +263,7 @@ description: Describe in a sentence what NAME does. Use it when …
 # maxTurns: 20
 # Most money and tokens of all its work.
 # budget: { usd: 0.50, tokens: 200000 }
-# A git worktree and a branch of its own.
+# Its own git worktree and branch.
 # isolation: worktree
 # Work in the background.
 # background: true

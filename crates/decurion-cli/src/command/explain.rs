@@ -154,7 +154,7 @@ pub fn text(explained: &Value) -> String {
         let _ = writeln!(text, "  {:<12} JSON by `output_schema`", "report");
     }
     if explained["hooks"].as_u64().is_some_and(|count| count > 0) {
-        let _ = writeln!(text, "  {:<12} {} of its own", "hooks", explained["hooks"]);
+        let _ = writeln!(text, "  {:<12} its own: {}", "hooks", explained["hooks"]);
     }
     text
 }

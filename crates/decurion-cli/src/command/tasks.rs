@@ -135,7 +135,7 @@ async fn budget(chosen: &mut Chosen, row: &Value, limits: Limits, json: bool) ->
         format!(
             "{task}: {}",
             print::limits(&now).map_or_else(
-                || "no budget of its own (uses the session's)".to_owned(),
+                || "no separate budget (uses the session's)".to_owned(),
                 |limits| format!("may use {limits}")
             )
         )

@@ -181,9 +181,9 @@ fn a_flag_of_a_newer_program_is_passed_over_and_said() {
     assert_eq!(
         ended.errors.lines().collect::<Vec<_>>(),
         [
-            "decurion: --moon is not known to this version and was passed over",
-            "decurion: --tide is not known to this version and was passed over",
-            "decurion: --stars is not known to this version and was passed over",
+            "decurion: --moon is unknown to this version; ignored",
+            "decurion: --tide is unknown to this version; ignored",
+            "decurion: --stars is unknown to this version; ignored",
             "decurion: --task-budget has no effect in this version",
         ]
     );

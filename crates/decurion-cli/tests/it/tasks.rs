@@ -572,7 +572,7 @@ fn a_live_session_is_preferred_asked_and_told() {
             a0123456789abcdef and its sub-agents are resumed (3)
             = 0
             $ tasks budget a0123456789abcdef
-            a0123456789abcdef: no budget of its own (uses the session's)
+            a0123456789abcdef: no separate budget (uses the session's)
             = 0
             $ tasks budget a0123456789abcdef --turns 40 --usd 0.5 --json
             {"id":"a0123456789abcdef","limits":{"turns":40,"money":500000000,"tokens":null,"seconds":null,"spawns":null}}

@@ -89,7 +89,7 @@ fn why_not(error: &io::Error) -> String {
         CertificateError::Revoked => "its certificate is revoked".to_owned(),
         problem if is_self_signed(problem) => {
             "its certificate is self-signed, or signed by an authority that this system does not trust; to trust it, \
-             start Decurion with SSL_CERT_FILE naming a file that has this certificate besides those of the system"
+             set SSL_CERT_FILE to a file with the system's certificates and this one"
                 .to_owned()
         }
         _ => "its certificate cannot be verified".to_owned(),

@@ -22,7 +22,7 @@ fn talks(terminal: &Terminal) {
     terminal.wait_for("It was allowed.");
     assert_eq!(super::text_of(terminal.stand.home.effects()), "ran\n");
     terminal.say("/permissions");
-    terminal.wait_for("no rules: whatever may change something");
+    terminal.wait_for("no rules: every call that may change something");
     terminal.keys("Enter");
     terminal.say("after the list");
     terminal.wait_for("I heard: after the list");
@@ -76,7 +76,7 @@ fn words_at_a_question_or_a_list_decide_nothing_and_are_no_prompt() {
     terminal.say("1");
     terminal.wait_for("It was allowed.");
     terminal.say("/permissions");
-    terminal.wait_for("no rules: whatever may change something");
+    terminal.wait_for("no rules: every call that may change something");
     terminal.say("close it");
     terminal.wait_for("not a number or letter from above (q closes)");
     terminal.say("7");

@@ -112,7 +112,7 @@ fn rules_are_added_and_removed_and_count_at_once() {
     let terminal = Terminal::start(CALLS);
     let made = |name: &str| terminal.stand.home.work().join(name).exists();
     terminal.say("/permissions");
-    terminal.wait_for("no rules: whatever may change something is asked about");
+    terminal.wait_for("no rules: every call that may change something is asked about");
     terminal.keys("a");
     terminal.wait_for("allow (for example");
     terminal.write("Bash(touch made-a)");
