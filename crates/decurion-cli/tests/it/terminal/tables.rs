@@ -135,7 +135,7 @@ fn rules_are_added_and_removed_and_count_at_once() {
     terminal.keys("x");
     terminal.wait_for("remove this rule, also from its file? y, then enter");
     terminal.keys("y Enter");
-    terminal.wait_for("no rules: whatever");
+    terminal.wait_for("no rules: every call");
     terminal.keys("Escape");
     terminal.wait_gone("Rules in force");
     terminal.say("a");
