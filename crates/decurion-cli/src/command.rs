@@ -18,7 +18,7 @@ pub mod proofs;
 pub mod run;
 pub mod sandbox;
 pub mod sessions;
-mod startable;
+mod start_check;
 pub mod tasks;
 pub mod trace;
 pub mod trust;

@@ -11,9 +11,9 @@ mod crash;
 mod debug_log;
 mod definitions;
 mod discover;
+mod host_facts;
 mod input;
 mod instructions;
-mod known;
 mod library;
 mod models;
 mod screen;
@@ -27,20 +27,20 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use decurion_config::shell_env::is_secret_name;
-use decurion_exec::private;
+use decurion_exec::concealment;
 
 use args::{Args, SubCommand};
 use report::Failure;
 
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
-    private::keep_memory();
+    concealment::keep_memory();
     if args::is_guard(&argv) {
         // First of all, while there is one thread: this process only guards the processes of another.
         decurion_exec::guard::serve();
     }
     // Before anything is started that could look, and while there is one thread.
-    private::hide_variables(&|name, _| is_secret_name(&name.to_string_lossy()));
+    concealment::hide_variables(&|name, _| is_secret_name(&name.to_string_lossy()));
     decurion_exec::keep_freed_memory();
     decurion_exec::set_umask_077();
     decurion_exec::raise_file_limit();

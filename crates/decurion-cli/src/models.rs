@@ -13,7 +13,7 @@ use decurion_model::http::{Http, HttpSettings, Secret};
 use decurion_model::openai_chat::{self, OpenAiChat, OpenAiChatSettings};
 use decurion_model::pace::Pace;
 use decurion_model::script::Script;
-use decurion_model::scripted::ScriptedProvider;
+use decurion_model::script_provider::ScriptedProvider;
 use decurion_model::{
     Dialect, Gateway, GatewaySettings, Head, ModelError, ModelProvider, ModelRequest, OutputLimitField,
     StallKind,

@@ -17,7 +17,7 @@ use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_engine::{
     Audit, Compaction, Definitions, Durability, Engine, Kept, Library, Models, NoAudit, Parts, Settings,
 };
-use decurion_exec::{Form, Git, Guard, GuardProgram, Network, private};
+use decurion_exec::{Form, Git, Guard, GuardProgram, Network, concealment};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{AuditEntry, HookDeclaration, PermissionUpdate};
 use decurion_store::{Archive, AuditLog, Leases};
@@ -42,10 +42,10 @@ pub fn surroundings() -> Result<(Utf8PathBuf, Environment), Failure> {
 /// Hides what this process was started with and commands are not given: variables that the settings take keys from, and
 /// secrets among the words. What is written on the command line as JSON may hold any.
 fn conceal(loaded: &Loaded) {
-    private::hide_variables(&|name, value| {
+    concealment::hide_variables(&|name, value| {
         shell_env::is_withheld(name, value, &loaded.settings, &loaded.providers)
     });
-    private::hide_words(loaded.secrets().map(|secret| secret.expose().as_bytes()));
+    concealment::hide_words(loaded.secrets().map(|secret| secret.expose().as_bytes()));
     conceal_json();
 }
 
@@ -56,7 +56,7 @@ pub fn conceal_json() {
         let bytes = word.as_encoded_bytes();
         bytes.iter().position(|byte| *byte == b'{').map(|at| &bytes[at..])
     });
-    private::hide_words(json);
+    concealment::hide_words(json);
 }
 
 pub fn state(paths: &Paths) -> Result<Utf8PathBuf, Failure> {

@@ -18,7 +18,7 @@ use crate::gate::{Admission, Gate};
 use crate::host::Host;
 use crate::http::Head;
 use crate::inbound::{Form, Inbound, Request};
-use crate::masked::Masked;
+use crate::masking::Masked;
 use crate::record::{Direction, Ending, OpenRecord, RecordedVerdict, Recorder, Tally};
 use crate::relay::{pump, send, send_body};
 use crate::tunnel::Tunnel;

@@ -3,8 +3,8 @@
 
 use std::io;
 
+use crate::client_hello::HelloError;
 use crate::gate::{Reason, Refusal};
-use crate::hello::HelloError;
 use crate::http::HeadError;
 use crate::record::Ending;
 use crate::socks::{NO_METHOD, Reply, SocksError, VERSION};

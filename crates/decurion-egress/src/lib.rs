@@ -11,17 +11,17 @@
 //! inside TLS, where a server may answer for names other than that of the hello.
 
 pub mod address;
+mod client_hello;
 mod clients;
 mod connection;
 mod default_hosts;
 mod environment;
 mod fault;
 mod gate;
-mod hello;
 mod host;
 mod http;
 mod inbound;
-mod masked;
+mod masking;
 mod proxy;
 pub mod reach;
 mod record;
@@ -36,7 +36,7 @@ pub use default_hosts::DEFAULT_HOSTS;
 pub use environment::environment;
 pub use gate::{Gate, Grant, Judge, Reason, Refusal, Resolve, SystemResolver, Verdict};
 pub use host::{Host, HostError};
-pub use masked::{
+pub use masking::{
     Masked, MaskedError, Secret, environment_for_ca, spellings, system_roots_pem, unusable_secret_host,
 };
 pub use proxy::{Proxy, ProxyParts};

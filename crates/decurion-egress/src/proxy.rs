@@ -10,7 +10,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::connection::{Dial, Limits, Shared, SystemDialer, serve};
 use crate::gate::Gate;
-use crate::masked::Masked;
+use crate::masking::Masked;
 use crate::record::Recorder;
 
 /// A running proxy. Dropping it ends all its connections.

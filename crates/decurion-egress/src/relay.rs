@@ -5,8 +5,8 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
+use crate::client_hello::{ClientHello, HelloReader};
 use crate::fault::Fault;
-use crate::hello::{ClientHello, HelloReader};
 use crate::http::{BodyLength, ChunkStart, HeadError, chunk_start};
 use crate::record::{Direction, Tally};
 

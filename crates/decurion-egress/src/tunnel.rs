@@ -8,12 +8,12 @@ use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::client_hello::{ClientHello, is_tls};
 use crate::fault::Fault;
 use crate::gate::printable;
-use crate::hello::{ClientHello, is_tls};
 use crate::host::Host;
 use crate::inbound::Inbound;
-use crate::masked::{self, Masked};
+use crate::masking::{self, Masked};
 use crate::record::{Direction, Tally};
 use crate::relay::{fill, pump, read_hello, send};
 
@@ -37,7 +37,7 @@ impl Tunnel<'_> {
             self.await_hello(&mut inbound.stream, &mut inbound.pending).await?;
         }
         if let Some(masked) = self.masked {
-            return masked::carry(masked, inbound, server, (self.host, self.port), self.tally).await;
+            return masking::carry(masked, inbound, server, (self.host, self.port), self.tally).await;
         }
         let (mut from_client, mut to_client) = inbound.stream.split();
         let (mut from_server, mut to_server) = server.split();

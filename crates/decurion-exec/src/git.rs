@@ -3,13 +3,13 @@
 //!
 //! Commands run without pager, prompt, hooks, fsmonitor and background upkeep, so that our own housekeeping starts no
 //! program of the repository. Filters stay, since a checkout without them is not the user's. Of settings that commands
-//! of an agent can change, git sees only harmless ones (`apart.rs`). Nothing here decides anything.
+//! of an agent can change, git sees only harmless ones (`own_settings.rs`). Nothing here decides anything.
 
-mod apart;
 mod change;
 mod folder;
-mod look;
-mod private;
+mod own_settings;
+mod private_folder;
+mod query;
 mod submodule;
 
 use std::collections::BTreeSet;
@@ -22,10 +22,10 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 
 pub use change::NewWorktree;
-pub use look::{Change, Diffstat, Forecast, Head, Listed, Repository, Status, Submodule};
+pub use query::{Change, Diffstat, Forecast, Head, Listed, Repository, Status, Submodule};
 
-use self::apart::{Folders, Settings};
-use self::private::Private;
+use self::own_settings::{Folders, Settings};
+use self::private_folder::Private;
 use crate::{Capture, CaptureBounds, Exit, Guard, Launch, LaunchError, Output, Sandbox, Stdin, sandbox};
 
 /// How long a command may take that only looks.

@@ -7,6 +7,7 @@
 //! ends what they left ([`adopt_orphans`]).
 
 pub mod capture;
+pub mod concealment;
 pub mod foreground;
 pub mod git;
 pub mod guard;
@@ -16,7 +17,6 @@ pub mod limits;
 pub mod lineage;
 pub mod new_file;
 pub mod placeholder;
-pub mod private;
 pub mod process;
 pub mod sandbox;
 pub mod shell;

@@ -1,6 +1,6 @@
 //! The system calls that safe wrappers do not offer: forking, a process's signals and its descriptor
 //! numbers. Takes and gives plain values; every `unsafe` of the crate is here, in
-//! `private.rs`, in `guard/spawn.rs` or in `sandbox/kernel.rs`.
+//! `concealment.rs`, in `guard/spawn.rs` or in `sandbox/kernel.rs`.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_long, c_uint};

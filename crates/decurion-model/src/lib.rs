@@ -17,7 +17,7 @@ pub mod pace;
 pub mod reply;
 pub mod request;
 pub mod script;
-pub mod scripted;
+pub mod script_provider;
 pub mod sse;
 pub mod weight;
 

@@ -5,7 +5,7 @@
 
 mod parse;
 mod render;
-mod seen;
+mod request_view;
 mod substitute;
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 pub use render::{Ids, WireStep, render};
-pub use seen::Seen;
+pub use request_view::Seen;
 
 /// A script: rules in order; the first that fits a request answers it.
 #[derive(Clone, Debug)]

@@ -20,13 +20,13 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::control::{self, Known, Lookup, Shape};
-use crate::fit;
 use crate::headless::{Finish, Headless, Lines, Signal, State, drain, takes_more};
 use crate::host::{self, Wanted as FromHost};
 use crate::initialize::Initialize;
 use crate::input::{self, About, Answered, Control, Heard, Input, Said, Wrong};
 use crate::progress::one_line;
 use crate::stream_json::{Facts, StreamJson};
+use crate::truncate;
 
 /// What a host receives, and where its mistakes are reported.
 pub struct Host {
@@ -114,18 +114,18 @@ impl Headless {
 /// explains nothing.
 pub fn refusal(greeting: &str, reason: &str) -> Vec<u8> {
     let line = failure(greeting, reason, Some("session_not_opened"));
-    fit::line(&line, "all of it is on standard error").bytes
+    truncate::line(&line, "all of it is on standard error").bytes
 }
 
 /// The result of a prompt for which no session could be opened.
 pub fn not_started(error: &str) -> Vec<u8> {
     let mut stream = StreamJson::new(SessionId(uuid::Uuid::new_v4()), Facts::default());
-    fit::line(&stream.not_begun(error.to_owned()), "all of it is on standard error").bytes
+    truncate::line(&stream.not_begun(error.to_owned()), "all of it is on standard error").bytes
 }
 
 /// The line that answers a request of a host that is not understood.
 pub(crate) fn misunderstood(id: &str, reason: &str) -> Vec<u8> {
-    fit::line(&failure(id, reason, Some("invalid_request")), "all of it is on standard error").bytes
+    truncate::line(&failure(id, reason, Some("invalid_request")), "all of it is on standard error").bytes
 }
 
 struct Talk {
@@ -553,11 +553,13 @@ impl Talk {
     /// The host's answer, with the input that it was asked about where it was shown less than that.
     fn whole(&self, question: &Question, mut response: Value) -> Result<Value, String> {
         let line = asking(question);
-        let Some(cut) = fit::line(&line, &self.headless.stream.place(&line)).cut else { return Ok(response) };
+        let Some(cut) = truncate::line(&line, &self.headless.stream.place(&line)).cut else {
+            return Ok(response);
+        };
         let (Some(given), Some(shown)) = (response.get("updatedInput"), cut.pointer("/request/input")) else {
             return Ok(response);
         };
-        let meant = fit::restored(given, shown, &question.input)
+        let meant = truncate::restored(given, shown, &question.input)
             .ok_or_else(|| host::came_back_changed("updatedInput"))?;
         response["updatedInput"] = meant;
         Ok(response)
@@ -750,7 +752,7 @@ impl Talk {
             return false;
         }
         let stream = &self.headless.stream;
-        let lines = lines.iter().map(|line| fit::line(line, &stream.place(line)).bytes).collect();
+        let lines = lines.iter().map(|line| truncate::line(line, &stream.place(line)).bytes).collect();
         self.headless.show(&mut self.state, Vec::new(), lines, signals).await
     }
 

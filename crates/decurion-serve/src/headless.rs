@@ -14,10 +14,10 @@ use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::fit;
 pub use crate::lines::Lines;
 use crate::progress::Teller;
 use crate::stream_json::{StreamJson, WORKTREE_BRANCH, WORKTREE_PATH};
+use crate::truncate;
 
 /// How long the end of a session may take after a signal to leave.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
@@ -538,7 +538,7 @@ fn json_lines(stream: &mut StreamJson, envelope: &Envelope, answers: &[String]) 
 /// The same, none longer than hosts read.
 fn fitting_lines(stream: &mut StreamJson, envelope: &Envelope) -> Vec<Vec<u8>> {
     let lines = stream.lines(envelope);
-    lines.iter().map(|line| fit::line(line, &stream.place(line)).bytes).collect()
+    lines.iter().map(|line| truncate::line(line, &stream.place(line)).bytes).collect()
 }
 
 /// A result that tells of no checkout.

@@ -4,7 +4,7 @@
 use decurion_protocol::{HostAnswer, HostAsked, HostRequest};
 use serde_json::{Value, json};
 
-use crate::fit::{self, MOST_BYTES};
+use crate::truncate::{self, MOST_BYTES};
 
 /// Something that was asked, which decides how its answer is read.
 #[derive(Debug, PartialEq)]
@@ -55,7 +55,7 @@ impl Cut {
         for (place, name) in GIVEN_BACK {
             let Some(given) = value.pointer_mut(place) else { continue };
             let (shown, whole) = (&self.shown[name], &self.whole[name]);
-            match fit::restored(given, shown, whole) {
+            match truncate::restored(given, shown, whole) {
                 Some(meant) => *given = meant,
                 None if is_no => *given = Value::Null,
                 None => {
@@ -90,7 +90,7 @@ fn says_no(answer: &Value) -> bool {
 /// to a server is whole or is not sent. `place` says where all of it is kept. The error says why it cannot be asked.
 pub(crate) fn line(request: &HostRequest, place: &str) -> Result<(Vec<u8>, Wanted), String> {
     let whole = control_request(request);
-    let fit::Fitted { bytes, cut } = fit::line(&whole, place);
+    let truncate::Fitted { bytes, cut } = truncate::line(&whole, place);
     let shown = cut.as_ref().map(|cut| cut.pointer("/request/input").cloned());
     let wanted = match (&request.asked, shown) {
         (HostAsked::Mcp { .. }, None) => Wanted::Mcp,

@@ -3,7 +3,6 @@
 
 pub mod control;
 pub mod converse;
-mod fit;
 pub mod headless;
 mod host;
 pub mod initialize;
@@ -16,6 +15,7 @@ mod state;
 pub mod stream_json;
 mod tasks;
 pub mod trace;
+mod truncate;
 
 pub use control::{Known, NothingKnown};
 pub use converse::{Host, HostAgent, HostCommand, not_started, refusal};

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::blob;
 use crate::folder::Folder;
 use crate::line::{SYNTHETIC_MODEL, VERSION};
-use crate::mend;
+use crate::repair;
 
 /// `,"crc":"` + 8 + `"}`.
 const SEAL_LENGTH: usize = 8 + 8 + 2;
@@ -276,7 +276,7 @@ impl Decoder<'_> {
         if !names.is_empty() {
             *self.missing_blobs += blob::resolve(&mut record, &names, self.session) as u64;
         }
-        mend::line(&mut record, self.date, line);
+        repair::line(&mut record, self.date, line);
         let whole = serde_json::to_vec(&record).ok()?;
         self.event(serde_json::from_slice(&whole).ok()?, trailer)
     }

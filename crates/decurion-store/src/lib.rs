@@ -17,6 +17,7 @@ mod empty;
 #[cfg(test)]
 mod faults;
 mod folder;
+mod folder_snapshots;
 pub mod import;
 pub mod jsonl;
 pub mod layout;
@@ -26,12 +27,11 @@ pub mod listing;
 pub mod lock;
 mod manifests;
 pub mod memory;
-mod mend;
 pub mod output;
 pub mod read;
 mod remove;
+mod repair;
 mod tail;
-mod watched;
 
 use std::io;
 use std::ops::ControlFlow;
@@ -44,6 +44,7 @@ pub use archive::{Archive, Found};
 pub use audit::{AuditFilter, AuditLog};
 pub use caches::ServerCacheFolder;
 pub use disk::{SyncJob, Synced};
+pub use folder_snapshots::{Looking, WatchedFolder, WatchedFolders};
 pub use import::{ImportContext, ImportError, Imported, import};
 pub use jsonl::{OpenError, SessionWriter, WriteError, replay_understood};
 pub use layout::{Layout, SessionPaths, slug};
@@ -53,7 +54,6 @@ pub use manifests::ManifestFolder;
 pub use memory::MemoryJournal;
 pub use output::{OutputFile, SessionFiles};
 pub use read::{Bookmark, ReplayOptions, ReplayReport, Scope, replay};
-pub use watched::{Looking, WatchedFolder, WatchedFolders};
 
 /// Where a session's durable events go. `&mut self` is the single-writer rule, checked by the compiler.
 pub trait Journal: Send {

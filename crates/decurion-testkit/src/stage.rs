@@ -14,7 +14,7 @@ use decurion_engine::{
 };
 use decurion_model::catalog::{ModelInfo, Price};
 use decurion_model::script::Script;
-use decurion_model::scripted::ScriptedProvider;
+use decurion_model::script_provider::ScriptedProvider;
 use decurion_model::{
     BoxStream, Dialect, Gateway, GatewaySettings, Head, ModelError, ModelEvent, ModelProvider, ModelRequest,
 };

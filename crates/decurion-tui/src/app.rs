@@ -5,7 +5,7 @@
 //! shown ([`question`]), the list or menu above the prompt ([`open`]), the prompt ([`prompt`]).
 
 mod builtin;
-mod completing;
+mod completion;
 mod effects;
 mod open;
 mod plain;
@@ -36,20 +36,20 @@ use crate::commands::Topic;
 use crate::composer::Composer;
 use crate::composer::vim::Vim;
 use crate::conversation::{Conversation, Greeting, Item, typed_text};
-use crate::desk::{Errand, Fruit, Purpose};
 use crate::history::History;
 use crate::keymap::{Action, Keymap};
 use crate::list::List;
-use crate::lists;
 use crate::page::{Page, Turned};
+use crate::port::{Errand, Fruit, Purpose};
 use crate::report::Finished;
 use crate::text::one_line;
 use crate::theme::Theme;
+use crate::topics;
 use crate::view::item::Fold;
 use crate::view::status::{Known, Own};
 use crate::view::working::SPINNER_PACE;
 
-use completing::Completing;
+use completion::Completing;
 use open::Open;
 use question::Asked;
 
@@ -363,11 +363,11 @@ impl App {
     fn take_in(&mut self, input: Input) -> Vec<Effect> {
         match input {
             Input::Key(key) => {
-                crate::fuse::pass("key");
+                crate::fault_point::pass("key");
                 self.key(&key)
             }
             Input::Paste(text) => {
-                crate::fuse::pass("paste");
+                crate::fault_point::pass("paste");
                 // What is typed takes a first press of the key that leaves back, and so does this.
                 if self.leave_pressed.take().is_some() {
                     self.known.hint = None;
@@ -462,7 +462,7 @@ impl App {
     }
 
     fn event(&mut self, envelope: &Arc<Envelope>) -> Vec<Effect> {
-        crate::fuse::pass("event");
+        crate::fault_point::pass("event");
         let (asked_before, was_at_work) = (self.view.questions.len(), self.view.at_work);
         self.take(envelope);
         if let Some(page) = &mut self.page {
@@ -612,7 +612,7 @@ impl App {
                 self.say("warning", format!("answer: {reason}"));
                 self.answer_again(question);
             }
-            (Waits::List(topic), Reply::Done { value }) => match lists::of_inspected(topic, value.clone()) {
+            (Waits::List(topic), Reply::Done { value }) => match topics::of_inspected(topic, value.clone()) {
                 Ok(list) => self.open_list(topic, list),
                 Err(error) => self.say("error", error),
             },
@@ -755,7 +755,7 @@ impl App {
             }
         };
         match (purpose, fruit) {
-            (Purpose::List(topic), Fruit::Text(printed)) => match lists::of_lines(topic, &printed) {
+            (Purpose::List(topic), Fruit::Text(printed)) => match topics::of_lines(topic, &printed) {
                 Ok(mut list) => {
                     let here = self.view.info.as_ref().map(|info| info.session.to_string());
                     list.rows.retain(|row| Some(&row.id) != here.as_ref());

@@ -302,7 +302,7 @@ impl Composer {
 
     /// The text as rows no wider than this.
     pub fn rows(&self, columns: usize) -> Vec<Row> {
-        crate::fuse::pass("composer");
+        crate::fault_point::pass("composer");
         let columns = columns.max(2);
         let mut rows = Vec::new();
         let mut start = 0;

@@ -181,7 +181,7 @@ impl Conversation {
 
     /// Takes the next event, if it is of this conversation.
     pub fn take(&mut self, envelope: &Envelope) {
-        crate::fuse::pass("conversation");
+        crate::fault_point::pass("conversation");
         if envelope.agent != self.agent {
             return;
         }

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use crate::composer::{Composer, Edit, Motion};
 use crate::keymap::{Action, Keymap};
-use crate::keys::Keys;
 use crate::list::{List, Picked};
 use crate::screen::{Cursor, Screen};
 use crate::terminal::Terminal;
+use crate::terminal_events::Keys;
 use crate::text::{cut, one_line, width, wrap};
 use crate::theme::{Shades, Theme};
 use crate::{Signal, Whole};

@@ -3,33 +3,33 @@
 //! [`run`] is the one loop: what comes in goes to [`app::App`], which gives effects and lines; the effects are done here
 //! and the lines drawn by [`screen::Screen`].
 
+pub mod ansi;
 pub mod app;
 pub mod budget;
 pub mod code;
 pub mod commands;
-pub mod complete;
+pub mod completion;
 pub mod composer;
 pub mod conversation;
-pub mod desk;
-mod editing;
+mod editor;
+pub mod fault_point;
 pub mod form;
-pub mod fuse;
-mod hands;
 pub mod history;
 pub mod keymap;
-mod keys;
 pub mod links;
 pub mod list;
-pub mod lists;
 pub mod page;
-pub mod paint;
+mod perform;
 pub mod plain;
+pub mod port;
 pub mod report;
 pub mod screen;
 pub mod steps;
 pub mod terminal;
+mod terminal_events;
 pub mod text;
 pub mod theme;
+pub mod topics;
 pub mod view;
 
 pub use crossterm::event;
@@ -46,12 +46,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use app::{App, Effect, Farewell, Input, Next};
-use desk::{Desk, Draft};
-use editing::{Beside, Edited, Signals, is_known};
-use hands::{Hands, Wish};
-use keys::Keys;
+use editor::{Beside, Edited, Signals, is_known};
+use perform::{Hands, Wish};
+use port::{Desk, Draft};
 use screen::Screen;
 use terminal::Terminal;
+use terminal_events::Keys;
 
 /// What happens in the session is shown at most so often; keys are shown at once.
 const FRAME: Duration = Duration::from_millis(33);
@@ -386,7 +386,7 @@ impl Window<'_> {
     }
 
     async fn update(&mut self, input: Input) -> io::Result<Going> {
-        fuse::pass("update");
+        fault_point::pass("update");
         self.dirty = true;
         for effect in self.app.update(input) {
             if let Going::Over(over) = self.do_it(effect).await? {
@@ -397,7 +397,7 @@ impl Window<'_> {
     }
 
     async fn do_it(&mut self, effect: Effect) -> io::Result<Going> {
-        fuse::pass("effect");
+        fault_point::pass("effect");
         match self.hands.take(effect).await {
             None => {}
             Some(Wish::Leave(farewell)) => return Ok(Going::Over(Over::Left(farewell))),
@@ -446,7 +446,7 @@ impl Window<'_> {
     }
 
     async fn signalled(&mut self, signal: Signal) -> io::Result<Going> {
-        fuse::pass("signal");
+        fault_point::pass("signal");
         match signal {
             Signal::Terminate | Signal::Hangup => Ok(Going::Over(Over::By(signal))),
             Signal::Suspend => {
@@ -464,7 +464,7 @@ impl Window<'_> {
     }
 
     fn draw(&mut self) -> io::Result<()> {
-        fuse::pass("draw");
+        fault_point::pass("draw");
         if self.resized.take().is_some() {
             return self.resize();
         }
@@ -492,7 +492,7 @@ impl Window<'_> {
 
     /// A terminal that is only higher or lower keeps what is on it.
     fn resize(&mut self) -> io::Result<()> {
-        fuse::pass("resize");
+        fault_point::pass("resize");
         let size = Terminal::size();
         if size.0 == self.screen.size().0 && self.screen.set_rows(size.1) {
             self.app.resize(size);
@@ -506,7 +506,7 @@ impl Window<'_> {
     }
 
     fn repaint(&mut self) -> io::Result<()> {
-        fuse::pass("repaint");
+        fault_point::pass("repaint");
         let size = Terminal::size();
         let from = self.app.place_of_line(self.screen.owned(size), usize::from(self.normal.0));
         self.app.resize(size);

@@ -228,7 +228,7 @@ impl List {
 
     /// The list as lines, so many at most.
     pub fn lines(&self, theme: &Theme, columns: usize, most: usize, now: Timestamp) -> Vec<Line<'static>> {
-        crate::fuse::pass("list");
+        crate::fault_point::pass("list");
         // Where there is no room, what enter would take is in sight.
         if most < 4 && self.writing.is_none() && !self.rows.is_empty() {
             let count = format!(" {}/{}", self.chosen + 1, self.rows.len());

@@ -10,9 +10,9 @@ use crate::conversation::{Conversation, Item};
 use crate::keymap::Action;
 use crate::text::{cut, one_line, visible, width, wrap};
 use crate::theme::Theme;
-use crate::view::coming;
 use crate::view::diff::Change;
 use crate::view::item::{self, Fold};
+use crate::view::streaming;
 
 pub struct Page {
     /// What it shows, in words.
@@ -184,7 +184,7 @@ impl Page {
         theme: &Theme,
         size: (usize, usize),
     ) -> (Vec<Line<'static>>, Option<(usize, usize)>) {
-        crate::fuse::pass("page");
+        crate::fault_point::pass("page");
         let (columns, rows) = (size.0.max(1), size.1.max(1));
         self.remake(root, theme, columns);
         let coming = self.coming(theme, columns);
@@ -268,7 +268,7 @@ impl Page {
         if following.early.is_some() {
             return vec![Line::styled("loading the transcript …", theme.faint)];
         }
-        let mut lines = coming::lines(&following.conversation, theme, columns, false);
+        let mut lines = streaming::lines(&following.conversation, theme, columns, false);
         lines.extend(following.told.iter().map(|text| {
             let words = format!("  Queued for its next step: {}", one_line(text));
             Line::styled(cut(&words, columns).into_owned(), theme.faint)

@@ -17,9 +17,9 @@ use tokio::time::Instant;
 
 use crate::app::{App, Effect, Input, Wants};
 use crate::commands::{self, Typed};
-use crate::desk::Draft;
-use crate::editing::{Beside, Edited, Signals, is_known};
-use crate::hands::{Hands, Wish};
+use crate::editor::{Beside, Edited, Signals, is_known};
+use crate::perform::{Hands, Wish};
+use crate::port::Draft;
 use crate::text::without_sequences;
 use crate::{Ended, NO_SHELL, Over, Showing, Signal, TWICE, conclude};
 

@@ -35,7 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Shows a session of another process.
 pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
-    if !super::interact::first::somebody() {
+    if !super::interact::first_start::somebody() {
         return Err(
             Failure::usage("not a terminal").hint("`decurion tasks` shows and steers a session without one")
         );

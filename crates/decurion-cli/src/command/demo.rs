@@ -7,12 +7,12 @@
 //! | `ending.rs` | the timeline and the next steps, shown in the terminal afterwards |
 //! | `player.rs` | presses the keys and shows captions |
 //! | `stage.rs` | the repository, the model and the session |
-//! | `watched.rs` | the demo in the real interface |
+//! | `interactive.rs` | the demo in the real interface |
 
 mod ending;
+mod interactive;
 mod player;
 mod stage;
-mod watched;
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -41,10 +41,10 @@ const AT_ONCE: u32 = 1_000_000;
 
 pub fn run(args: &DemoArgs) -> Result<u8, Failure> {
     if let (Some(keeper), Some(folder)) = (args.kept_by, &args.folder) {
-        return watched::run(keeper, folder, args.keep);
+        return interactive::run(keeper, folder, args.keep);
     }
     let is_shown = !args.fast && screen::is_interactive() && has_keys(&Environment::capture());
-    if is_shown && is_large() { watched::keep(args.keep) } else { log(args.keep) }
+    if is_shown && is_large() { interactive::keep(args.keep) } else { log(args.keep) }
 }
 
 /// Plays it at this terminal in another process, and comes back.

@@ -3,24 +3,24 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `exits.rs` | the ways to leave a session, and what follows |
-//! | `first.rs` | questions before the first screen: a model, trust |
+//! | `leave.rs` | the ways to leave a session, and what follows |
+//! | `first_start.rs` | questions before the first screen: a model, trust |
 //! | `form.rs` | how these are asked: with arrow keys, or in plain lines |
-//! | `kept.rs` | a session that continues without a terminal |
+//! | `background.rs` | a session that continues without a terminal |
 //! | `program.rs` | what this program does for the front end |
 //! | `prompts.rs` | prompts kept for later sessions |
 //! | `records.rs` | conversations as text, instruction and memory files |
 //! | `setup.rs` | setting up a provider that works |
 
-pub mod exits;
-pub mod first;
+mod background;
+pub mod crash_notice;
+pub mod first_start;
 pub mod form;
-mod kept;
+pub mod leave;
 mod program;
 mod prompts;
 mod records;
 mod setup;
-pub mod unfinished;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,8 +31,8 @@ use std::time::Duration;
 use camino::Utf8Path;
 use decurion_config::shell_env::is_ordinary;
 use decurion_config::{Environment, Loaded};
+use decurion_exec::concealment;
 use decurion_exec::keeper::{self, Leash};
-use decurion_exec::private;
 use decurion_protocol::{
     Command, CommandSender, Envelope, Link, Mode, Place, Request, RequestId, SessionId, SessionRequest, Start,
 };
@@ -55,7 +55,7 @@ use crate::clock::SystemClock;
 use crate::crash;
 use crate::report::{Failure, note};
 use crate::screen;
-use exits::{Exits, following, open};
+use leave::{Exits, following, open};
 use program::Program;
 use prompts::Prompts;
 
@@ -92,7 +92,7 @@ pub fn keep_with(arguments: &[OsString]) -> Result<keeper::Ending, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::failed(format!("cannot tell which program this is: {error}")))?;
     // Nothing is known of the settings here, and nothing of it is needed.
-    private::hide_variables(&|name, _| !is_ordinary(&name.to_string_lossy()));
+    concealment::hide_variables(&|name, _| !is_ordinary(&name.to_string_lossy()));
     crate::wire::conceal_json();
     keeper::keep(program.as_os_str(), arguments)
         .map_err(|error| Failure::failed(format!("cannot start {}: {error}", program.display())))
@@ -185,7 +185,7 @@ pub async fn run(
     let mut lines = around.plain.then(|| left.lines.unwrap_or_else(Lines::of_stdin));
     let mut request = request;
     // From before it is opened: a resumed session writes to its journal soon after.
-    let killed = unfinished::of(&request, state.as_deref(), "Ctrl+T, then r");
+    let killed = crash_notice::of(&request, state.as_deref(), "Ctrl+T, then r");
     let mut link = open(&*place, request.clone()).await?;
     let mut words: Option<(&str, String)> = left.words.map(|words| ("info", words)).or(killed);
     loop {
@@ -219,7 +219,7 @@ pub async fn run(
         let ended = ended.map_err(|error| Failure::failed(format!("the terminal: {error}")))?;
         if let Ended::Kept(link, view) = ended {
             let Some(leash) = around.leash else { return Ok(After::End(0)) };
-            return kept::go_on(link, door, leash, session, signals, *view).await.map(After::End);
+            return background::go_on(link, door, leash, session, signals, *view).await.map(After::End);
         }
         if let Some(door) = door {
             door.finish().await;

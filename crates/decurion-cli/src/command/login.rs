@@ -4,7 +4,7 @@
 use decurion_config::{LoadRequest, Loaded, Paths};
 use decurion_exec::keeper::Leash;
 
-use super::interact::first::{self, Begin, Set, Why};
+use super::interact::first_start::{self, Begin, Set, Why};
 use super::interact::form::Form;
 use super::interact::{self, keep};
 use super::run::block_on;
@@ -14,7 +14,7 @@ use crate::wire;
 
 /// Asks, tries and writes.
 pub fn run(args: &LoginArgs) -> Result<u8, Failure> {
-    if !first::somebody() {
+    if !first_start::somebody() {
         return Err(Failure::usage("not a terminal: `decurion login` asks questions")
             .hint("without one, set ANTHROPIC_API_KEY, or OPENAI_API_KEY (and OPENAI_BASE_URL for another server),")
             .hint("or write \"providers\" into ~/.decurion/settings.json (docs/src/models.md shows how)"));
@@ -57,7 +57,7 @@ async fn ask(form: &mut Form, request: &LoadRequest) -> Result<Option<Set>, Fail
         let paths = Paths::discover(&request.cwd, &request.environment)?;
         let own = paths.state.map(|state| state.join("settings.json"));
         match own.filter(|own| error.file() == Some(own.as_path())) {
-            Some(own) => match first::correct(form, &own, &error.into()).await? {
+            Some(own) => match first_start::correct(form, &own, &error.into()).await? {
                 Begin::LookAgain => {}
                 _ => return Ok(None),
             },
@@ -66,7 +66,7 @@ async fn ask(form: &mut Form, request: &LoadRequest) -> Result<Option<Set>, Fail
     };
     let now = loaded.settings.model.as_deref();
     let around = (&loaded.paths, &request.environment);
-    match first::choose(form, around, loaded.providers.candidates(), Why::Wished(now)).await? {
+    match first_start::choose(form, around, loaded.providers.candidates(), Why::Wished(now)).await? {
         Begin::Use(set) => Ok(Some(set)),
         _ => Ok(None),
     }

@@ -29,11 +29,11 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::interact::first::{self, Begin, Why};
-use super::interact::{form, unfinished};
-use super::startable::{Trouble, models_of, startable};
+use super::interact::first_start::{self, Begin, Why};
+use super::interact::{crash_notice, form};
+use super::start_check::{Trouble, models_of, startable};
 use crate::args::{InputFormat, OutputFormat, RunArgs};
-use crate::known::CommandLine;
+use crate::host_facts::CommandLine;
 use crate::library::Shelf;
 use crate::report::{FAILED, Failure, note, visible};
 use crate::{crash, debug_log, definitions, screen, servers, wire};
@@ -76,7 +76,8 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     crash::watch(loaded.paths.state.as_deref());
     if interactive {
         if let Some(at) = &args.panic_at {
-            decurion_tui::fuse::lay(at).map_err(|reason| Failure::usage(format!("--panic-at: {reason}")))?;
+            decurion_tui::fault_point::lay(at)
+                .map_err(|reason| Failure::usage(format!("--panic-at: {reason}")))?;
         }
         return conversation::hold(args, prompt, (loaded, ignored), &environment, leash);
     }
@@ -106,8 +107,8 @@ fn decide(
     // What a person has just typed counts, also when the settings are read again.
     let mut ignored = Vec::new();
     let mut loaded = load(args, cwd.clone(), environment, &mut ignored)?;
-    let is_asked = !args.print && args.input_format == InputFormat::Text && first::somebody();
-    if is_asked && first::is_undecided(&loaded) && asked_trust(args, &loaded, environment)? {
+    let is_asked = !args.print && args.input_format == InputFormat::Text && first_start::somebody();
+    if is_asked && first_start::is_undecided(&loaded) && asked_trust(args, &loaded, environment)? {
         loaded = load(args, cwd, environment, &mut ignored)?;
     }
     announce(&loaded);
@@ -137,7 +138,7 @@ fn decide(
 fn asked_trust(args: &RunArgs, loaded: &Loaded, environment: &Environment) -> Result<bool, Failure> {
     block_on(async {
         let mut form = form::Form::take(environment, args.plain, None)?;
-        let asked = first::trust(&mut form, loaded).await;
+        let asked = first_start::trust(&mut form, loaded).await;
         form.end().await?;
         asked
     })?
@@ -152,11 +153,11 @@ fn asked_trouble(args: &RunArgs, trouble: &Trouble, environment: &Environment) -
         let mut form = form::Form::take(environment, args.plain, None)?;
         let asked = match trouble {
             Trouble::Unreadable { own_file: Some(file), failure } => {
-                first::correct(&mut form, file, failure).await
+                first_start::correct(&mut form, file, failure).await
             }
             Trouble::NoModel { paths, candidates, problem } => {
                 let why = problem.as_ref().map_or(Why::First, Why::Problem);
-                first::choose(&mut form, (paths, environment), candidates, why).await
+                first_start::choose(&mut form, (paths, environment), candidates, why).await
             }
             Trouble::Unreadable { own_file: None, .. } | Trouble::Elsewhere(_) => Ok(Begin::Leave),
         };
@@ -508,7 +509,7 @@ impl Answer {
         // From before it is opened: a resumed session writes to its journal soon after.
         if let (Work::Asked(_), Format::Text) = (&self.work, self.format)
             && let Some((_, words)) =
-                unfinished::of(&self.request, self.state.as_deref(), "ask for it in the prompt")
+                crash_notice::of(&self.request, self.state.as_deref(), "ask for it in the prompt")
         {
             note(words);
         }
@@ -752,7 +753,7 @@ fn load(
     };
     let trust = if args.trust_folder { TrustMode::Granted } else { TrustMode::Recorded };
     let mut request = LoadRequest { flags, trust, ..LoadRequest::new(cwd, environment.clone()) };
-    let is_asked = !args.print && args.input_format == InputFormat::Text && first::somebody();
+    let is_asked = !args.print && args.input_format == InputFormat::Text && first_start::somebody();
     loop {
         request.ignored_variables.clone_from(ignored);
         let trouble = match startable(&request, is_asked && !args.resumes()) {

@@ -7,9 +7,9 @@ use std::{fs, io};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::apart::{self, Folders};
-use super::look::LISTED;
-use super::private::Private;
+use super::own_settings::{self, Folders};
+use super::private_folder::Private;
+use super::query::LISTED;
 use super::{FIRST_PAUSE, Git, GitError, LOCK_TRIES, MOST_PAUSE, Order, folder, object, path};
 
 /// A worktree to be made.
@@ -49,7 +49,7 @@ impl Git {
     /// gives it the settings of the current worktree, which git did not see then.
     fn connect_worktree(&self, from: &Folders, path: &Utf8Path) -> Result<(), String> {
         let git = path.join(".git");
-        let text = apart::read(&git)?;
+        let text = own_settings::read(&git)?;
         let named = Utf8Path::new(text.strip_prefix("gitdir: ").unwrap_or_default().trim_end());
         let stands = self.private.canonicalize_utf8().ok().and_then(|all| named.strip_prefix(all).ok());
         let Some(within) = stands else {
@@ -66,7 +66,7 @@ impl Git {
         let top = folder::open(&real.join(path.file_name().unwrap_or_default())).map_err(failed)?;
         let text = format!("gitdir: {own}\n");
         folder::replace_file(top.as_fd(), OsStr::new(".git"), text.as_bytes()).map_err(failed)?;
-        let Ok(settings) = apart::read_bytes(&from.own.join("config.worktree")) else { return Ok(()) };
+        let Ok(settings) = own_settings::read_bytes(&from.own.join("config.worktree")) else { return Ok(()) };
         let own = folder::open(&own).map_err(failed)?;
         folder::create_file(own.as_fd(), OsStr::new("config.worktree"), &settings).map_err(failed)
     }
@@ -202,7 +202,7 @@ impl Git {
         let odd = |what| GitError::Odd { command: "git ls-files".to_owned(), what };
         let (from, to) = (own.join("index"), index.to_owned());
         let copy = move || {
-            let mut file = apart::open_ordinary(&from, rustix::fs::OFlags::NOFOLLOW)?;
+            let mut file = own_settings::open_ordinary(&from, rustix::fs::OFlags::NOFOLLOW)?;
             let mut copy = fs::File::create(to)?;
             io::copy(&mut file, &mut copy)?;
             // By this time git knows which files may have changed in the second in which the index was written.

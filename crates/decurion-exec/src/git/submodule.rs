@@ -10,7 +10,7 @@ use std::os::fd::AsFd as _;
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 
-use super::private::Private;
+use super::private_folder::Private;
 use super::{Git, GitError, Order, folder, object};
 
 impl Git {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use decurion_protocol::Usage;
 use serde_json::{Value, json};
 
-use super::seen::Fnv;
+use super::request_view::Fnv;
 use super::{CallInput, Cut, CutEnding, CutUnit, Failure, FailureBody, Plan, Seen, Split, Stall, Step};
 use crate::Dialect;
 

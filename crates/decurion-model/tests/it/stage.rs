@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use decurion_model::reply::StreamDecoder;
 use decurion_model::script::Script;
-use decurion_model::scripted::ScriptedProvider;
+use decurion_model::script_provider::ScriptedProvider;
 use decurion_model::{
     BoxStream, Dialect, Gateway, GatewayEvent, GatewaySettings, Head, ModelError, ModelEvent, ModelProvider,
     ModelRequest, RequestClass, RequestTag,

@@ -463,7 +463,7 @@ fn number(count: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{escape, fit};
+    use super::{escape, truncate};
 
     #[test]
     fn text_cannot_become_markup() {

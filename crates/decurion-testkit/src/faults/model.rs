@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use decurion_model::script::Script;
-use decurion_model::scripted::ScriptedProvider;
+use decurion_model::script_provider::ScriptedProvider;
 use decurion_model::{
     BoxStream, Dialect, Gateway, GatewayEvent, GatewaySettings, Head, ModelError, ModelEvent, ModelProvider,
     ModelRequest, RequestTag,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use decurion_protocol::{Envelope, Mode, Request, Start};
 use ratatui::crossterm::event::KeyEvent;
 
-use crate::desk::{Errand, Fruit, Purpose};
+use crate::port::{Errand, Fruit, Purpose};
 use crate::theme::Shades;
 
 #[derive(Clone, Debug)]

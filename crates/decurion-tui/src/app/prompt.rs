@@ -10,9 +10,9 @@ use super::{App, Effect, Farewell, Pressed, Waits};
 use crate::commands::{self, Name, Topic, Typed};
 use crate::composer::vim::Took;
 use crate::composer::{Edit, Motion};
-use crate::desk::{Errand, Purpose};
 use crate::keymap::Action;
 use crate::page::Page;
+use crate::port::{Errand, Purpose};
 use crate::view::item::Fold;
 
 /// How many bytes a prompt for another process's session may take in a request, which is refused beyond 16 MiB.

@@ -18,7 +18,7 @@ use crate::view::agents::Panel;
 use crate::view::item;
 use crate::view::question::Asking;
 use crate::view::working::{self, Working};
-use crate::view::{coming, status, todos};
+use crate::view::{status, streaming, todos};
 
 /// How much of the screen the tree of agents takes without focus.
 const PANEL_ROWS: usize = 8;
@@ -161,7 +161,7 @@ impl App {
 
     /// The lines below, which change, and where the cursor is.
     pub fn live(&self, now: Timestamp) -> (Vec<Line<'static>>, Cursor) {
-        crate::fuse::pass("live");
+        crate::fault_point::pass("live");
         let (mut lines, cursor) = self.above_caption(now);
         lines.extend(self.caption());
         (lines, cursor)
@@ -271,7 +271,7 @@ impl App {
     fn coming(&self, now: Timestamp) -> Vec<Line<'static>> {
         let (theme, columns) = (&self.theme, self.columns);
         // Agents that are waited for stand in the tree.
-        let mut lines = coming::lines(&self.conversation, theme, columns, self.view.has_foreground());
+        let mut lines = streaming::lines(&self.conversation, theme, columns, self.view.has_foreground());
         if self.is_busy() && self.view.root.asks == 0 {
             if self.rows >= LOW {
                 lines.push(Line::default());

@@ -9,9 +9,9 @@ use decurion_protocol::{Command, Inspected, TaskId};
 use super::open::Open;
 use super::{App, Effect, Waits};
 use crate::composer::{Composer, Edit, Motion};
-use crate::desk::{Errand, Purpose};
 use crate::keymap::Action;
 use crate::page::Page;
+use crate::port::{Errand, Purpose};
 
 /// The tree, with one chosen.
 #[derive(Clone, Debug, Default)]

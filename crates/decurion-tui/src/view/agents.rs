@@ -39,7 +39,7 @@ impl Panel<'_> {
     /// The tree. Those that are over are counted at its end, or shown there where all are wanted: folded into a line until
     /// one of them is chosen. Where there are too many rows, those that matter stay in sight.
     pub fn lines(&self, view: &SessionView) -> Vec<Line<'static>> {
-        crate::fuse::pass("agents");
+        crate::fault_point::pass("agents");
         let ordered = view.ordered();
         if self.all { self.whole(&ordered) } else { self.short(view, &ordered) }
     }

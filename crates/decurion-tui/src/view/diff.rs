@@ -177,7 +177,7 @@ impl Change {
 
     /// The change as rows of this width, so many at most and one that says what is missing, with this hint behind it.
     pub fn lines(&self, theme: &Theme, columns: usize, most: usize, hint: &str) -> Vec<Line<'static>> {
-        crate::fuse::pass("diff");
+        crate::fault_point::pass("diff");
         let mut page = Page::new(self, theme, columns.max(2), most.max(1));
         if let Some(cell) = &self.cell {
             page.say(cell);

@@ -56,7 +56,7 @@ impl Fold {
 
 /// The lines of an item, with an empty one above it where it stands apart.
 pub fn lines(item: &Item, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
-    crate::fuse::pass("item");
+    crate::fault_point::pass("item");
     let mut lines = match item {
         Item::Greeting(greeting) => self::greeting(greeting, theme, columns),
         Item::Prompt(text) => prompt(text, theme, columns, fold),

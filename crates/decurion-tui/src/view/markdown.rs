@@ -20,7 +20,7 @@ fn options() -> Options {
 
 /// A text as lines no wider than `columns`.
 pub fn lines(text: &str, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
-    crate::fuse::pass("markdown");
+    crate::fault_point::pass("markdown");
     let text = plain(text);
     let mut page = Page::new(theme, columns.max(1));
     for event in Parser::new_ext(&text, options()) {

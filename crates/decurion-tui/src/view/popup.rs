@@ -3,7 +3,7 @@
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use crate::complete::Choice;
+use crate::completion::Choice;
 use crate::text::{cut, one_line, width};
 use crate::theme::Theme;
 

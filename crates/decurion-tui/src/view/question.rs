@@ -61,7 +61,7 @@ pub fn agents_below_root(question: &Question) -> impl Iterator<Item = &String> {
 impl Asking<'_> {
     /// Who asks what and why, and the answers.
     pub fn lines(&self, question: &Question) -> Vec<Line<'static>> {
-        crate::fuse::pass("question");
+        crate::fault_point::pass("question");
         let subject = question.subject();
         let head = wrap(self.head(question), self.columns, "  ");
         if self.rows < LOW {

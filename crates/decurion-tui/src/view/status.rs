@@ -11,8 +11,8 @@ use ratatui::text::{Line, Span};
 use serde_json::{Value, json};
 
 use super::agents::{money, tokens};
+use crate::ansi;
 use crate::links::Links;
-use crate::paint;
 use crate::terminal::Notices;
 use crate::text::{cut, cut_line, one_line, width};
 use crate::theme::{Shades, Theme};
@@ -130,7 +130,7 @@ pub fn lines(
         }
         Own::Says(own) => {
             let most = OWN_LINES.min(rows / OWN_PART).max(1);
-            let own = paint::lines(own, theme, theme.faint, most);
+            let own = ansi::lines(own, theme, theme.faint, most);
             let mut lines: Vec<Line<'static>> = own.into_iter().map(|line| cut_line(line, columns)).collect();
             let duties = duties(view, known, theme, view.mode != Mode::Default);
             if !duties.is_empty() {
@@ -179,7 +179,7 @@ pub fn costs(view: &SessionView) -> String {
 }
 
 pub fn line(view: &SessionView, known: &Known, theme: &Theme, columns: usize) -> Line<'static> {
-    crate::fuse::pass("status");
+    crate::fault_point::pass("status");
     if let Some(hint) = &known.hint {
         return Line::styled(cut(&one_line(hint), columns).into_owned(), theme.warning);
     }

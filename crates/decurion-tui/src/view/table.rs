@@ -57,7 +57,7 @@ impl Table {
 
     /// The table within these columns.
     pub fn lines(mut self, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
-        crate::fuse::pass("table");
+        crate::fault_point::pass("table");
         if !self.row.is_empty() {
             self.end_row();
         }

@@ -11,7 +11,7 @@ use crate::theme::Theme;
 /// The steps, at most this many lines. Where they do not all fit, the one in progress stays in sight, with what follows it
 /// before what is done.
 pub fn lines(todos: &[Todo], theme: &Theme, columns: usize, most: usize) -> Vec<Line<'static>> {
-    crate::fuse::pass("todos");
+    crate::fault_point::pass("todos");
     if most == 0 || todos.is_empty() {
         return Vec::new();
     }

@@ -3,7 +3,7 @@
 use decurion_protocol::{Block, Command, Inspected, PermissionUpdate, Reply, RequestId};
 use decurion_tui::app::{App, Effect, Input};
 use decurion_tui::commands::{Name, Topic};
-use decurion_tui::desk::{Errand, Fruit, Purpose};
+use decurion_tui::port::{Errand, Fruit, Purpose};
 use decurion_tui::theme::{Shades, Theme};
 use expect_test::expect;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -376,7 +376,7 @@ fn earlier_sessions_are_searched_previewed_and_timed() {
 fn the_context_is_a_bar_with_what_is_free() {
     let value = json!({"model": "m", "window": 200_000, "total": 50_000, "compacts_at": 160_000,
         "parts": [{"kind": "messages", "name": "", "of": "", "tokens": 50_000}]});
-    let list = decurion_tui::lists::of_inspected(Topic::Context, value).unwrap();
+    let list = decurion_tui::topics::of_inspected(Topic::Context, value).unwrap();
     let lines = list.lines(&Theme::new(Shades::None), 90, 20, jiff::Timestamp::UNIX_EPOCH);
     let shown: String = lines.iter().map(|line| format!("{}\n", line.to_string().trim_end())).collect();
     expect![[r#"

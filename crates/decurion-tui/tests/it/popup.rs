@@ -1,6 +1,6 @@
 //! Choices as rows: those around the chosen one, cut to any width.
 
-use decurion_tui::complete::Choice;
+use decurion_tui::completion::Choice;
 use decurion_tui::theme::{Shades, Theme};
 use decurion_tui::view::popup::Popup;
 use expect_test::{Expect, expect};

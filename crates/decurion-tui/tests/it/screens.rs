@@ -5,7 +5,7 @@
 
 use decurion_protocol::{Envelope, Event, Intent, RunId};
 use decurion_tui::app::{App, Effect, Input};
-use decurion_tui::complete::Choice;
+use decurion_tui::completion::Choice;
 use decurion_tui::history::History;
 use decurion_tui::keymap::Keymap;
 use decurion_tui::theme::{Shades, Theme};

@@ -15,10 +15,10 @@ use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{AgentId, SessionId};
 use decurion_store::{Archive, Found};
 use decurion_tui::app::Farewell;
-use decurion_tui::desk::{Desk, Draft, EditorEnd, Errand, Fruit};
+use decurion_tui::port::{Desk, Draft, EditorEnd, Errand, Fruit};
 use serde_json::Value;
 
-use super::exits::Exits;
+use super::leave::Exits;
 use super::prompts::{Pen, Prompts};
 use super::records;
 use crate::wire;

@@ -10,7 +10,7 @@ use decurion_model::catalog::{Catalog, conversational};
 use decurion_model::http::Http;
 use decurion_tui::form::Tone;
 
-use super::first::Set;
+use super::first_start::Set;
 use super::form::{Choice, Chosen, Form};
 use crate::discover::Local;
 use crate::models::{answers, dialect, list};

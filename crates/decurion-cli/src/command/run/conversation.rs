@@ -8,7 +8,7 @@ use decurion_exec::keeper::Leash;
 use decurion_tui::form::Tone;
 use decurion_tui::plain::Lines;
 
-use super::super::interact::first::{self, Begin, Set, Why};
+use super::super::interact::first_start::{self, Begin, Set, Why};
 use super::super::interact::form::Typed;
 use super::super::interact::{self, After, Left, LogIn, Surroundings, form, is_dumb};
 use super::{Decided, Prepared, block_on, load};
@@ -72,7 +72,7 @@ fn log_in(
         };
         form.say(Tone::Plain, "")?;
         let why = Why::Wished(loaded.settings.model.as_deref());
-        let asked = first::choose(&mut form, around, loaded.providers.candidates(), why).await;
+        let asked = first_start::choose(&mut form, around, loaded.providers.candidates(), why).await;
         let lines = form.end().await?;
         Ok::<_, Failure>((asked?, lines))
     })??;

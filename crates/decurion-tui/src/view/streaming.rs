@@ -19,7 +19,7 @@ pub fn lines(
     columns: usize,
     hides_agents: bool,
 ) -> Vec<Line<'static>> {
-    crate::fuse::pass("coming");
+    crate::fault_point::pass("coming");
     let mut lines = Vec::new();
     if let Some(thinking) = conversation.thinking() {
         let from = thinking.floor_char_boundary(thinking.len().saturating_sub(THOUGHTS * 4 * columns));

@@ -5,9 +5,9 @@ use ratatui::text::Line;
 
 use super::{App, Effect};
 use crate::commands;
-use crate::complete::{Choice, Choices, Naming, What};
-use crate::desk::{Errand, Purpose};
+use crate::completion::{Choice, Choices, Naming, What};
 use crate::keymap::Action;
+use crate::port::{Errand, Purpose};
 use crate::view::popup::Popup;
 
 /// How many are proposed.

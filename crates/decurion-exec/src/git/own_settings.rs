@@ -16,7 +16,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use rustix::fs::OFlags;
 
-use super::private::Private;
+use super::private_folder::Private;
 use super::{Git, GitError, MOST_OUTPUT, Order, folder, odd};
 
 /// The most that is read of a file that commands can write.

@@ -25,7 +25,7 @@ use super::ending::{self, Ending};
 use super::player::{Played, Player};
 use super::stage::{self, Stage};
 use super::temporary;
-use crate::command::interact::exits::{Exits, open};
+use crate::command::interact::leave::{Exits, open};
 use crate::command::interact::{self, Owner, Screening, Surroundings, library, look, show, signals};
 use crate::command::run::block_on;
 use crate::crash;

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use crate::app::{Effect, Farewell, Input};
-use crate::desk::{Desk, Draft};
+use crate::port::{Desk, Draft};
 
 /// What is about the terminal.
 pub(crate) enum Wish {

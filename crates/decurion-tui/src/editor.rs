@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::Signal;
 use crate::app::{App, Effect, Input};
-use crate::desk::{Desk, Draft, EditorEnd, Errand, Purpose};
+use crate::port::{Desk, Draft, EditorEnd, Errand, Purpose};
 
 /// How long an editor may take to end, once it is asked and once it has no choice.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -147,10 +147,10 @@ mod tests {
 
     use super::*;
     use crate::app::Farewell;
-    use crate::desk::Fruit;
-    use crate::hands::{Hands, Wish};
     use crate::history::History;
     use crate::keymap::Keymap;
+    use crate::perform::{Hands, Wish};
+    use crate::port::Fruit;
     use crate::theme::{Shades, Theme};
 
     /// A program whose editor is closed with this text, or never.
