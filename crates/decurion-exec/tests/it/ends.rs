@@ -19,6 +19,8 @@ async fn exit_codes_and_signals_are_told_as_they_are() {
         ("exit 255", Exit::Code(255)),
         ("exit 256", Exit::Code(0)),
         ("no-such-program-here", Exit::Code(127)),
+        ("-n", Exit::Code(127)),
+        ("-l; exit 3", Exit::Code(3)),
         ("/etc/passwd", Exit::Code(126)),
         ("if", Exit::Code(2)),
         ("kill -9 $$", Exit::Signal(9)),

@@ -23,6 +23,7 @@ const CASES: &[(&str, Exit, Option<&str>)] = &[
     ("eval \"cd 'sub dir'\"", Exit::Code(0), Some("/sub dir")),
     ("cd 'sub dir' # comment", Exit::Code(0), Some("/sub dir")),
     ("cat <<X\nhi\nX\ncd 'sub dir'", Exit::Code(0), Some("/sub dir")),
+    ("-n; cd 'sub dir'", Exit::Code(0), Some("/sub dir")),
     ("if", Exit::Code(2), Some("")),
     ("echo 'unclosed", Exit::Code(2), Some("")),
     ("echo )", Exit::Code(2), Some("")),
