@@ -78,7 +78,8 @@ pub(crate) fn fields(word: &Word, home: Option<&Utf8Path>) -> Result<Vec<Field>,
     if word.parts.iter().filter(|part| **part == Part::Mark('{')).count() > 16 {
         return Err("too many braces in one word".to_owned());
     }
-    let expanded = braces(&word.parts, 0)?;
+    // An alternative that is empty and stands alone gives no word at all.
+    let expanded: Vec<_> = braces(&word.parts, 0)?.into_iter().filter(|parts| !parts.is_empty()).collect();
     if expanded.len() > MOST {
         return Err("braces that expand to too many words".to_owned());
     }
@@ -229,8 +230,7 @@ fn braces(parts: &[Part], depth: usize) -> Result<Vec<Vec<Part>>, String> {
         }
         start = end + 1;
     }
-    // An alternative that is empty and stands alone gives no word at all.
-    Ok(all.into_iter().filter(|parts| !parts.is_empty()).collect())
+    Ok(all)
 }
 
 /// Whether a comma or a closing brace stands outside of any pair.

@@ -158,6 +158,7 @@ mod tests {
             ("a b\\\nc", "a|bc"),
             ("a b#c #d", "a|b#c"),
             ("a {b,c}d", "a|bd|cd"),
+            ("a {b,}{c,}", "a|bc|b|c"),
             ("a {1..3} {x} @{u}", "a|1|2|3|{x}|@{u}"),
             ("a '' \"\"", "a||"),
             ("X=1 Y='2 3' a", "X=1|Y=2 3|a"),
@@ -202,6 +203,7 @@ mod tests {
             ("echo $(a) `b` \"$(c)\" <(d) ${x:-$(e)}", "a b c d e"),
             ("timeout 5 nice -n 3 a", "timeout nice a"),
             ("bash -c 'a; b'", "bash a b"),
+            ("eval -- 'a; b'", "eval a b"),
             ("find . -exec a {} \\; -exec b {} +", "find a b"),
         ] {
             let (found, doubt) = found(text);
@@ -260,6 +262,15 @@ mod tests {
             "cat <<E\\\nF\nx\nEF\n",
             "PATH=x a",
             "a > /dev/tcp/b/1",
+            "()",
+            "a <()",
+            "in",
+            "]]",
+            "set -k; a x=1",
+            "set -o posix; a",
+            "compgen -C a",
+            "eval 'cd x'; a > b",
+            ". -- /dev/stdin <<< a",
         ] {
             let shell = analyse(text, &around());
             let doubt = shell.doubt.is_some() || shell.commands.iter().any(|command| command.doubt.is_some());

@@ -807,6 +807,26 @@ fn archive_list(name: &str, arguments: &[Field]) -> Call {
     }
 }
 
+/// Whether an option of `set` may change what the words after it mean: `-k` takes assignments out of them, `+B` leaves
+/// braces as they are.
+fn set_changes_reading(arguments: &[Field]) -> bool {
+    const NAMES: &str = "allexport errexit errtrace functrace hashall ignoreeof monitor noclobber noglob notify nounset \
+        pipefail verbose xtrace";
+    let mut options = arguments.iter().take_while(|argument| !matches!(argument.known(), Some("-" | "--")));
+    while let Some(option) = options.next() {
+        let Some(word) = option.known() else { return true };
+        let Some(letters) = word.strip_prefix(['-', '+']) else { return false };
+        if letters.contains(|letter| !"abefhmuvxCETo".contains(letter)) {
+            return true;
+        }
+        let named = letters.contains('o').then(|| options.next()).flatten();
+        if named.is_some_and(|name| name.known().is_none_or(|name| !super::lists(NAMES, name))) {
+            return true;
+        }
+    }
+    false
+}
+
 fn set(arguments: &[Field]) -> Call {
     let harmless = !arguments.is_empty()
         && arguments.iter().all(|argument| {
@@ -834,7 +854,13 @@ fn set(arguments: &[Field]) -> Call {
                 )
             })
         });
-    if harmless { Call::harmless() } else { Call::other("it changes how the shell works") }
+    if harmless {
+        Call::harmless()
+    } else if set_changes_reading(arguments) {
+        Call::doubtful("it changes how the shell reads what follows")
+    } else {
+        Call::other("it changes how the shell works")
+    }
 }
 
 fn command_lookup(arguments: &[Field]) -> Call {

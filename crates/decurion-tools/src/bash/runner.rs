@@ -97,7 +97,7 @@ pub(crate) fn runs(name: &str, arguments: &[Field]) -> Option<Runs> {
         "xargs" => Some(xargs(arguments)),
         "find" => find(arguments),
         "watch" => Some(watch(arguments)),
-        "eval" => Some(text_of(arguments, Style::Own)),
+        "eval" => Some(text_of(without_dashes(arguments), Style::Own)),
         "trap" => Some(trap(arguments)),
         "." | "source" => Some(script(arguments)),
         "git" => super::git::runs(arguments),
@@ -356,8 +356,13 @@ fn text_of(arguments: &[Field], style: Style) -> Runs {
     }
 }
 
+/// The arguments behind a `--`.
+fn without_dashes(arguments: &[Field]) -> &[Field] {
+    arguments.strip_prefix(&[Field::literal("--")]).unwrap_or(arguments)
+}
+
 fn trap(arguments: &[Field]) -> Runs {
-    let rest = arguments.strip_prefix(&[Field::literal("--")]).unwrap_or(arguments);
+    let rest = without_dashes(arguments);
     match rest.first() {
         None => Runs::default(),
         Some(first) if matches!(first.known(), Some("-" | "-l" | "-p")) => Runs::default(),
@@ -370,7 +375,10 @@ fn script(arguments: &[Field]) -> Runs {
     let streams = |file: &Field| {
         file.known().is_none_or(|path| path == "-" || path.starts_with("/dev/") || path.starts_with("/proc/"))
     };
-    let doubt = arguments.first().is_some_and(streams).then(|| "the text it runs is not known".to_owned());
+    let doubt = without_dashes(arguments)
+        .first()
+        .is_some_and(streams)
+        .then(|| "the text it runs is not known".to_owned());
     Runs { because: Some("it runs a script".to_owned()), doubt, ..Runs::default() }
 }
 

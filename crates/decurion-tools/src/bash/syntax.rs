@@ -478,8 +478,8 @@ impl Parser {
                 Some("[[") => self.deeper(Self::test)?,
                 Some("function") => return self.deeper(Self::function_keyword),
                 Some(
-                    word @ ("then" | "do" | "done" | "fi" | "elif" | "else" | "esac" | "}" | "select"
-                    | "coproc" | "!" | "time"),
+                    word @ ("then" | "do" | "done" | "fi" | "elif" | "else" | "esac" | "in" | "}" | "]]"
+                    | "select" | "coproc" | "!" | "time"),
                 ) => return Err(format!("`{word}` where a command should be")),
                 _ => return self.simple(),
             },
@@ -498,6 +498,9 @@ impl Parser {
     fn subshell(&mut self) -> Parse<Body> {
         self.at += 1;
         let script = self.paren_list()?;
+        if script.lists.is_empty() {
+            return doubt("an empty list of commands");
+        }
         Ok(Body::Subshell(script))
     }
 
@@ -945,6 +948,10 @@ impl Parser {
                     self.next();
                     self.at += 1;
                     let script = self.deeper(Self::paren_list)?;
+                    if script.lists.is_empty() {
+                        // Bash makes no pipe for it, and no word.
+                        return doubt("a process substitution without a command");
+                    }
                     parts.push(Part::Process(script));
                 }
                 _ if is_meta(c) => break,

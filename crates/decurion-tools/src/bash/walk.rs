@@ -513,10 +513,16 @@ impl<'a> Walker<'a> {
             outer.wrapper = runs.style == Style::Wrapper && plain;
         }
         self.depth += 1;
+        let moved_before = std::mem::take(&mut self.moves);
         for inner in runs.inner {
             let assigns: Vec<String> = own_assigns.iter().chain(&runs.assigns).cloned().collect();
             self.inner(inner, parent, assigns);
         }
+        // A text that runs in the shell itself moves what follows, or all that follows.
+        if matches!(name, "eval" | "trap") && self.moves {
+            self.doubt("the directory cannot be told");
+        }
+        self.moves |= moved_before;
         if super::runner::feeds_shell(name) {
             for text in input {
                 self.text(&text, parent, true);
@@ -591,6 +597,10 @@ impl<'a> Walker<'a> {
             "read" | "export" | "readonly" | "unset" | "declare" | "typeset" | "local" | "let"
             | "mapfile" | "readarray" | "getopts" => {
                 Call::doubtful("it changes variables that change what is run")
+            }
+            // `compgen -C` and `-W` run a text, and the others change what a name or a key runs.
+            "compgen" | "complete" | "compopt" | "bind" | "enable" => {
+                Call::doubtful("it may run something, or change what is run")
             }
             _ => return false,
         };

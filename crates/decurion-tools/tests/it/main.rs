@@ -5,6 +5,7 @@
 
 mod fetch;
 mod files;
+mod grammar;
 mod notebooks;
 mod oauth;
 mod reading;
