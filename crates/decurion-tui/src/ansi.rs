@@ -1,8 +1,8 @@
 //! Colours that a program meant for a terminal. Takes its output; gives lines of it with styles. Only style sequences
 //! have an effect: others, and incomplete ones, are made visible as in any other text.
 
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line, Span};
+use ratatui_core::style::{Color, Modifier, Style};
+use ratatui_core::text::{Line, Span};
 
 use crate::text::visible;
 use crate::theme::{Shades, Theme};

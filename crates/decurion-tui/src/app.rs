@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossterm::event::KeyEvent;
 use decurion_protocol::commands::NO_ROOM;
 use decurion_protocol::mention::{dropped_images, written};
 use decurion_protocol::view::SessionView;
@@ -27,7 +28,6 @@ use decurion_protocol::{
     QuestionId, Reply, Request, RequestId, Role, TaskOutputEnd, WorkingChanges,
 };
 use jiff::Timestamp;
-use ratatui::crossterm::event::KeyEvent;
 
 pub use effects::{Caption, Effect, Farewell, Input, Next};
 pub use plain::Wants;

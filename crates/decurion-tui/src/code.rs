@@ -9,8 +9,8 @@ mod lines;
 
 use std::ops::Range;
 
-use ratatui::style::Style;
-use ratatui::text::Span;
+use ratatui_core::style::Style;
+use ratatui_core::text::Span;
 
 use crate::theme::Theme;
 use language::{Keys, Kind, Language, Quote};

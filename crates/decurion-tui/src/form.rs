@@ -6,7 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use crossterm::event::{Event as Happening, KeyEventKind};
-use ratatui::text::{Line, Span};
+use ratatui_core::text::{Line, Span};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -306,9 +306,9 @@ impl Form {
         Line::styled(cut(words, self.columns()).into_owned(), self.theme.faint)
     }
 
-    fn style(&self, tone: Tone) -> ratatui::style::Style {
+    fn style(&self, tone: Tone) -> ratatui_core::style::Style {
         match tone {
-            Tone::Plain => ratatui::style::Style::default(),
+            Tone::Plain => ratatui_core::style::Style::default(),
             Tone::Good => self.theme.good,
             Tone::Bad => self.theme.error,
             Tone::Faint => self.theme.faint,

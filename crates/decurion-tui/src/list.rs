@@ -2,8 +2,8 @@
 //! a person wants done, and the lines to show.
 
 use jiff::Timestamp;
-use ratatui::style::{Modifier, Style};
-use ratatui::text::{Line, Span};
+use ratatui_core::style::{Modifier, Style};
+use ratatui_core::text::{Line, Span};
 
 use crate::composer::{Composer, Edit};
 use crate::keymap::Action;

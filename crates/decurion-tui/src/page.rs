@@ -2,8 +2,8 @@
 //! items and keys; gives the rows in sight. It is drawn beside the terminal's own buffer, which it leaves alone.
 
 use decurion_protocol::{AgentId, Envelope, Event, Role};
-use ratatui::style::Modifier;
-use ratatui::text::{Line, Span};
+use ratatui_core::style::Modifier;
+use ratatui_core::text::{Line, Span};
 
 use crate::composer::{Composer, Edit};
 use crate::conversation::{Conversation, Item};

@@ -5,10 +5,10 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::sync::Arc;
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_protocol::{Clock, Command, Link, Request};
 use futures_util::StreamExt as _;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui::text::Line;
+use ratatui_core::text::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tokio::runtime::Handle;

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::io::{self, Write};
 
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::Line;
+use ratatui_core::style::{Color, Modifier, Style};
+use ratatui_core::text::Line;
 use unicode_segmentation::UnicodeSegmentation as _;
 use unicode_width::UnicodeWidthStr as _;
 
@@ -423,7 +423,7 @@ fn color_code(color: Color, base: u8) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratatui::text::Span;
+    use ratatui_core::text::Span;
 
     /// A terminal that is looked at.
     struct Seen {

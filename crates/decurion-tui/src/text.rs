@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 
 pub use decurion_protocol::visible::visible;
-use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use ratatui_core::style::Style;
+use ratatui_core::text::{Line, Span};
 use unicode_segmentation::UnicodeSegmentation as _;
 use unicode_width::UnicodeWidthStr as _;
 

@@ -1,6 +1,6 @@
 //! The only file with colours. Takes what is known of the terminal; gives a style for each role that a text can have.
 
-use ratatui::style::{Color, Modifier, Style};
+use ratatui_core::style::{Color, Modifier, Style};
 
 /// What the terminal can show, and how a person wants to see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

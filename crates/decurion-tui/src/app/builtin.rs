@@ -2,7 +2,7 @@
 //! of the person. Takes what stands behind the command; gives effects, or says what is wrong.
 
 use decurion_protocol::{Command, Inspected, McpDetail, PermissionUpdate, WorkingChanges, nearest};
-use ratatui::text::Line;
+use ratatui_core::text::Line;
 
 use super::open::Open;
 use super::{App, Effect, Waits};

@@ -1,7 +1,7 @@
 //! Proposals for the word at the cursor: commands after a slash, files and agents after an at sign. Takes the prompt as it
 //! changes; gives what fits, and the keys that take one.
 
-use ratatui::text::Line;
+use ratatui_core::text::Line;
 
 use super::{App, Effect};
 use crate::commands;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crossterm::event::KeyEvent;
 use decurion_protocol::{Envelope, Mode, Request, Start};
-use ratatui::crossterm::event::KeyEvent;
 
 use crate::port::{Errand, Fruit, Purpose};
 use crate::theme::Shades;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use ratatui::text::Line;
+use ratatui_core::text::Line;
 
 use super::open::Open;
 use super::tasks::Tasks;

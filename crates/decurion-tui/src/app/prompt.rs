@@ -1,8 +1,8 @@
 //! The prompt: keys that write it, and what becomes of it when it is sent.
 
+use crossterm::event::KeyEvent;
 use decurion_protocol::view::TaskView;
 use decurion_protocol::{AgentId, Block, Command, LineId, Mode, Start};
-use ratatui::crossterm::event::KeyEvent;
 use uuid::Uuid;
 
 use super::open::{Open, program};

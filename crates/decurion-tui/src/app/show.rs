@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use decurion_protocol::{Question, TodoStatus};
 use jiff::Timestamp;
-use ratatui::text::{Line, Span};
+use ratatui_core::text::{Line, Span};
 
 use super::open::Open;
 use super::tasks::Tasks;

@@ -12,7 +12,7 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::Composer;
 use motion::{column, line, next, nth_line, previous, vertical};

@@ -4,8 +4,8 @@
 use decurion_protocol::view::{Ordered, SessionView, Standing, TaskView, Worker, Writing};
 use decurion_protocol::{Money, Outcome, TaskId, TaskState, WaitReason};
 use jiff::Timestamp;
-use ratatui::style::{Modifier, Style};
-use ratatui::text::{Line, Span};
+use ratatui_core::style::{Modifier, Style};
+use ratatui_core::text::{Line, Span};
 
 use crate::report;
 use crate::text::{cut, one_line, width};

@@ -1,8 +1,8 @@
 //! A change of a file as lines. Takes the change that a tool reports, the one that a call would make, or two texts;
 //! gives numbered lines with `+` and `-`, in the colours of the file's language, and says how many are left out.
 
-use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use ratatui_core::style::Style;
+use ratatui_core::text::{Line, Span};
 use serde_json::Value;
 use similar::{Algorithm, ChangeTag, DiffOp, TextDiff};
 

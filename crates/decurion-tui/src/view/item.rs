@@ -3,8 +3,8 @@
 use decurion_protocol::choice::ASK;
 use decurion_protocol::outcome::limit_reached;
 use decurion_protocol::{Limits, Outcome};
-use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use ratatui_core::style::Style;
+use ratatui_core::text::{Line, Span};
 
 use super::{agents, markdown, todos};
 use crate::conversation::{Called, Greeting, Item, SHELL};

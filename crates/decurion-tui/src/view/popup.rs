@@ -1,7 +1,7 @@
 //! Choices as lines. Takes those that fit, the best first, and which one is chosen; gives a few rows around it.
 
-use ratatui::style::{Modifier, Style};
-use ratatui::text::{Line, Span};
+use ratatui_core::style::{Modifier, Style};
+use ratatui_core::text::{Line, Span};
 
 use crate::completion::Choice;
 use crate::text::{cut, one_line, width};

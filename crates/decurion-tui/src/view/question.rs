@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use decurion_protocol::choice::{Chosen, Subject};
 use decurion_protocol::permission::CONNECTION;
 use decurion_protocol::{Question, Wanted};
-use ratatui::style::{Modifier, Style};
-use ratatui::text::{Line, Span};
+use ratatui_core::style::{Modifier, Style};
+use ratatui_core::text::{Line, Span};
 
 use crate::steps::{Step, What, steps};
 use crate::text::{cut, cut_line, one_line, visible, width, wrap};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use decurion_protocol::Mode;
 use decurion_protocol::view::SessionView;
-use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use ratatui_core::style::Style;
+use ratatui_core::text::{Line, Span};
 use serde_json::{Value, json};
 
 use super::agents::{money, tokens};

@@ -1,6 +1,6 @@
 //! What is still coming. Takes a conversation; gives the end of what its agent says, thinks and does at this moment.
 
-use ratatui::text::Line;
+use ratatui_core::text::Line;
 
 use super::item::{self, Fold};
 use crate::conversation::{AGENT, Conversation, Item};

@@ -2,8 +2,8 @@
 //! no room for columns.
 
 use pulldown_cmark::Alignment;
-use ratatui::style::Modifier;
-use ratatui::text::{Line, Span};
+use ratatui_core::style::Modifier;
+use ratatui_core::text::{Line, Span};
 
 use crate::text::wrap;
 use crate::theme::Theme;

@@ -2,8 +2,8 @@
 //! that do not fit.
 
 use decurion_protocol::{Todo, TodoStatus};
-use ratatui::style::{Modifier, Style};
-use ratatui::text::{Line, Span};
+use ratatui_core::style::{Modifier, Style};
+use ratatui_core::text::{Line, Span};
 
 use crate::text::{cut, one_line};
 use crate::theme::Theme;

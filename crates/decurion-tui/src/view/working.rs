@@ -6,7 +6,7 @@ use std::time::Duration;
 use decurion_protocol::view::{SessionView, Worker, Writing};
 use decurion_protocol::{Attention, WaitReason};
 use jiff::Timestamp;
-use ratatui::text::{Line, Span};
+use ratatui_core::text::{Line, Span};
 
 use super::agents::{duration, money, tokens, waiting};
 use crate::text::{cut, one_line, width};

@@ -1,12 +1,12 @@
 //! Commands of our own, and keys that are pressed twice: what they ask for, show and leave in the prompt.
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_protocol::{Block, Command, Inspected, PermissionUpdate, Reply, RequestId};
 use decurion_tui::app::{App, Effect, Input};
 use decurion_tui::commands::{Name, Topic};
 use decurion_tui::port::{Errand, Fruit, Purpose};
 use decurion_tui::theme::{Shades, Theme};
 use expect_test::expect;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
 use crate::screens::{Happens, app, asked, happen, said};

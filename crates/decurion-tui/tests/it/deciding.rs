@@ -1,9 +1,9 @@
 //! Who gets a key while a question is open: a script of events and keys, and what is asked of the session.
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Answer, Command, Request};
 use decurion_tui::app::{App, Effect, Input};
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 
 use crate::screens::{Happens, app, asked, elicited};

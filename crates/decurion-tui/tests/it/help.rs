@@ -1,11 +1,11 @@
 //! The help: every key with what it does and the name of that, in columns where there is room.
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_tui::app::{App, Input};
 use decurion_tui::history::History;
 use decurion_tui::keymap::Keymap;
 use decurion_tui::theme::{Shades, Theme};
 use expect_test::expect;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// A screen of a person with keys of their own.
 fn app(columns: u16) -> App {
@@ -15,7 +15,7 @@ fn app(columns: u16) -> App {
     App::new(Theme::new(Shades::None), keymap, History::default(), (columns, 200))
 }
 
-fn text(lines: &[ratatui::text::Line<'_>], columns: u16) -> String {
+fn text(lines: &[ratatui_core::text::Line<'_>], columns: u16) -> String {
     assert!(lines.iter().all(|line| line.width() <= usize::from(columns)));
     lines.iter().map(|line| format!("{}\n", line.to_string().trim_end())).collect()
 }

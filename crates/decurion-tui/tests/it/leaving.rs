@@ -1,11 +1,11 @@
 //! When the program may leave by itself: a script of what comes in, and what is wanted done.
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_protocol::{Command, Envelope, Event, LineId, Request, RequestId, RunId};
 use decurion_tui::app::{App, Effect, Farewell, Input};
 use decurion_tui::history::History;
 use decurion_tui::keymap::Keymap;
 use decurion_tui::theme::{Shades, Theme};
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 
 /// What the app wants after an event of the session's own agent.

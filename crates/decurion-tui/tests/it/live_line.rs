@@ -10,7 +10,7 @@ use decurion_tui::app::App;
 use decurion_tui::screen::Screen;
 use decurion_tui::theme::Shades;
 use jiff::Timestamp;
-use ratatui::text::Line;
+use ratatui_core::text::Line;
 use serde_json::{Value, json};
 
 use crate::screens::{app_in, happen, said};

@@ -3,13 +3,13 @@
 
 use std::path::PathBuf;
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_tui::app::{App, Input};
 use decurion_tui::conversation::Greeting;
 use decurion_tui::theme::Shades;
 use expect_test::expect_file;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
+use ratatui_core::style::{Modifier, Style};
+use ratatui_core::text::Line;
 use serde_json::{Value, json};
 
 use crate::screens::{Happens, all, app_in, asked, called, control, opened, rows, said};

@@ -3,6 +3,7 @@
 // Combined characters are what is tried.
 #![allow(clippy::unicode_not_nfc)]
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_protocol::{Envelope, Event, Intent, RunId};
 use decurion_tui::app::{App, Effect, Input};
 use decurion_tui::completion::Choice;
@@ -12,19 +13,17 @@ use decurion_tui::theme::{Shades, Theme};
 use decurion_tui::view::popup::Popup;
 use decurion_tui::view::status::Windows;
 use expect_test::{Expect, expect};
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui::text::{Line, Text};
-use ratatui::widgets::Paragraph;
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::text::{Line, Text};
+use ratatui_core::widgets::Widget as _;
 use serde_json::{Value, json};
 
 /// The rows of a terminal of this width that shows these lines.
 pub fn rows(lines: Vec<Line<'static>>, columns: u16) -> String {
     let height = u16::try_from(lines.len()).unwrap().max(1);
-    let mut terminal = Terminal::new(TestBackend::new(columns, height)).unwrap();
-    terminal.draw(|frame| frame.render_widget(Paragraph::new(Text::from(lines)), frame.area())).unwrap();
-    let buffer = terminal.backend().buffer();
+    let mut buffer = Buffer::empty(Rect::new(0, 0, columns, height));
+    Text::from(lines).render(buffer.area, &mut buffer);
     let mut shown = String::new();
     for y in 0..height {
         let mut row = String::new();

@@ -1,9 +1,9 @@
 //! The list of steps: in the conversation when it changes, above the prompt while work goes on, and above the tree of
 //! tasks.
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_tui::app::{App, Input};
 use expect_test::expect;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 
 use crate::screens::{Happens, app};

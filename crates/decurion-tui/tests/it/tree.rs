@@ -227,13 +227,13 @@ fn forty_agents_fold_to_those_that_matter_and_a_sum() {
 }
 
 /// The tree with all of them and this one chosen, on so many rows.
-fn choose(view: &SessionView, chosen: &str, most: usize) -> Vec<ratatui::text::Line<'static>> {
+fn choose(view: &SessionView, chosen: &str, most: usize) -> Vec<ratatui_core::text::Line<'static>> {
     let (theme, now) = (Theme::new(Shades::None), jiff::Timestamp::from_second(100).unwrap());
     let chosen = chosen.parse().unwrap();
     Panel { theme: &theme, columns: 80, most, now, chosen: Some(&chosen), all: true }.lines(view)
 }
 
-fn shown(lines: &[ratatui::text::Line<'_>]) -> String {
+fn shown(lines: &[ratatui_core::text::Line<'_>]) -> String {
     lines.iter().map(|line| format!("{}\n", line.to_string().trim_end())).collect()
 }
 
@@ -270,7 +270,7 @@ fn those_that_ended_come_last_and_are_folded_until_one_is_chosen() {
 
 #[test]
 fn the_chosen_row_is_seen_from_edge_to_edge() {
-    use ratatui::style::Modifier;
+    use ratatui_core::style::Modifier;
     let lines = choose(&forty(), "a39", 6);
     let reversed: Vec<bool> =
         lines.iter().map(|line| line.style.add_modifier.contains(Modifier::REVERSED)).collect();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_protocol::{Envelope, Event, Intent, RunId};
 use decurion_testkit::faults::Options;
 use decurion_testkit::faults::terminal::Session;
@@ -16,7 +17,6 @@ use decurion_tui::keymap::Keymap;
 use decurion_tui::screen::Screen;
 use decurion_tui::theme::{Shades, Theme};
 use jiff::Timestamp;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
