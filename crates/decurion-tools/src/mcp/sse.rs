@@ -3,17 +3,23 @@
 //! first event names.
 
 use decurion_protocol::mcp::McpTransport;
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
 use reqwest::Url;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::service::RoleClient;
 use rmcp::transport::Transport;
+use rmcp::transport::streamable_http_client::SseError;
+use sse_stream::Sse;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::link::{Failure, FailureKind, reached};
+use super::web;
 
-const MOST_BYTES: usize = 16 << 20;
+/// What the server says, no event longer than [`web::MOST_BYTES`].
+type Events = BoxStream<'static, Result<Sse, SseError>>;
 
 /// An open stream, and where to post.
 pub(crate) struct SseTransport {
@@ -42,9 +48,9 @@ pub(crate) async fn connect(
     if !response.status().is_success() {
         return Err(Failure::passing(format!("it answered with HTTP {}", response.status().as_u16())));
     }
-    let mut events = Events { response, parser: Parser::default() };
+    let mut events = web::events(web::pieces(response));
     let named = loop {
-        match events.next().await {
+        match next(&mut events).await {
             Some((kind, data)) if kind == "endpoint" => break data,
             Some(_) => {}
             None => return Err(Failure::passing("its stream ended before it said where to post")),
@@ -60,7 +66,7 @@ pub(crate) async fn connect(
 }
 
 async fn read(mut events: Events, messages: mpsc::Sender<ServerJsonRpcMessage>) {
-    while let Some((kind, data)) = events.next().await {
+    while let Some((kind, data)) = next(&mut events).await {
         // What is not a message is skipped, as it would be on a pipe.
         if kind == "message"
             && let Ok(message) = serde_json::from_str(&data)
@@ -107,85 +113,45 @@ impl Transport<RoleClient> for SseTransport {
     }
 }
 
-struct Events {
-    response: reqwest::Response,
-    parser: Parser,
-}
-
-impl Events {
-    async fn next(&mut self) -> Option<(String, String)> {
-        loop {
-            if let Some(event) = self.parser.next() {
-                return Some(event);
+/// The next event that says something: its kind and its data. None at the end of the stream, and where an event is too
+/// long.
+async fn next(events: &mut Events) -> Option<(String, String)> {
+    loop {
+        match events.next().await? {
+            Ok(Sse { event, data: Some(data), .. }) if !data.is_empty() => {
+                let kind = event.filter(|kind| !kind.is_empty()).unwrap_or_else(|| "message".to_owned());
+                return Some((kind, data));
             }
-            let piece = self.response.chunk().await.ok()??;
-            if !self.parser.add(&piece) {
-                return None;
-            }
+            Err(SseError::Body(_)) => return None,
+            // A line that the format does not have, or an event without data.
+            Ok(_) | Err(_) => {}
         }
     }
-}
-
-#[derive(Debug, Default)]
-struct Parser {
-    bytes: Vec<u8>,
-    /// How much of it was looked at.
-    read: usize,
-    kind: String,
-    data: String,
-}
-
-impl Parser {
-    /// Takes more; false if an event is longer than any should be.
-    fn add(&mut self, piece: &[u8]) -> bool {
-        self.bytes.drain(..std::mem::take(&mut self.read));
-        self.bytes.extend_from_slice(piece);
-        self.bytes.len() + self.data.len() <= MOST_BYTES + piece.len()
-    }
-
-    fn next(&mut self) -> Option<(String, String)> {
-        while let Some(length) = memchr::memchr(b'\n', &self.bytes[self.read..]) {
-            let line = &self.bytes[self.read..self.read + length];
-            self.read += length + 1;
-            let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned();
-            if line.is_empty() {
-                let (kind, data) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.data));
-                if !data.is_empty() {
-                    let kind = if kind.is_empty() { "message".to_owned() } else { kind };
-                    return Some((kind, data));
-                }
-            } else if let Some(value) = field(&line, "event") {
-                value.clone_into(&mut self.kind);
-            } else if let Some(value) = field(&line, "data") {
-                if !self.data.is_empty() {
-                    self.data.push('\n');
-                }
-                self.data.push_str(value);
-            }
-        }
-        None
-    }
-}
-
-fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    let value = line.strip_prefix(name)?.strip_prefix(':')?;
-    Some(value.strip_prefix(' ').unwrap_or(value))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mcp::web::WebError;
+    use bytes::Bytes;
+    use futures_util::stream;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    #[test]
-    fn any_chunking_gives_the_same_events() {
+    fn in_pieces(text: &[u8], size: usize) -> Events {
+        let pieces: Vec<_> = text.chunks(size).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+        web::events(stream::iter(pieces))
+    }
+
+    #[tokio::test]
+    async fn any_chunking_gives_the_same_events() {
         let text = "event: endpoint\r\ndata: /post?id=1\r\n\r\n: a comment\ndata:{\"a\":1}\n\nid: 5\n\nevent: x\ndata: one\ndata: two\n\n";
         let expected = [("endpoint", "/post?id=1"), ("message", "{\"a\":1}"), ("x", "one\ntwo")];
         for size in 1..text.len() {
-            let mut parser = Parser::default();
+            let mut stream = in_pieces(text.as_bytes(), size);
             let mut events = Vec::new();
-            for piece in text.as_bytes().chunks(size) {
-                assert!(parser.add(piece));
-                events.extend(std::iter::from_fn(|| parser.next()));
+            while let Some(event) = next(&mut stream).await {
+                events.push(event);
             }
             let events: Vec<(&str, &str)> =
                 events.iter().map(|(kind, data)| (kind.as_str(), data.as_str())).collect();
@@ -193,11 +159,22 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_event_without_an_end_is_given_up() {
-        let mut parser = Parser::default();
-        let piece = vec![b'x'; 1 << 20];
-        let taken = (0..64).take_while(|_| parser.add(&piece) && parser.next().is_none()).count();
+    #[tokio::test]
+    async fn a_line_that_is_none_ends_nothing() {
+        let mut stream = in_pieces(b"what\n\ndata: one\n\n", 5);
+        assert_eq!(next(&mut stream).await, Some(("message".to_owned(), "one".to_owned())));
+    }
+
+    #[tokio::test]
+    async fn an_event_without_an_end_is_given_up() {
+        let taken = Arc::new(AtomicUsize::new(0));
+        let counted = taken.clone();
+        let pieces = stream::iter(0..64).map(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, WebError>(Bytes::from(vec![b'x'; 1 << 20]))
+        });
+        assert_eq!(next(&mut web::events(pieces)).await, None);
+        let taken = taken.load(Ordering::Relaxed);
         assert!((16..=18).contains(&taken), "{taken}");
     }
 }

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures_util::StreamExt as _;
+use bytes::Bytes;
 use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt as _};
 use reqwest::StatusCode;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
@@ -110,7 +111,7 @@ impl StreamableHttpClient for Web {
         let session = response.headers().get(SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
         let kind = content_type(&response);
         if status.is_success() && kind.starts_with(EVENTS) {
-            return Ok(StreamableHttpPostResponse::Sse(events(response), session));
+            return Ok(StreamableHttpPostResponse::Sse(events(pieces(response)), session));
         }
         let body = whole(response).await.map_err(StreamableHttpError::Client)?;
         // Whoever is not asked need not answer with anything that means something.
@@ -157,7 +158,7 @@ impl StreamableHttpClient for Web {
             _ if !kind.starts_with(EVENTS) => {
                 Err(StreamableHttpError::UnexpectedContentType(Some(shown(kind.as_bytes()))))
             }
-            _ => Ok(events(response)),
+            _ => Ok(events(pieces(response))),
         }
     }
 }
@@ -199,10 +200,17 @@ async fn whole(mut response: reqwest::Response) -> Result<Vec<u8>, WebError> {
     Ok(body)
 }
 
+/// A body as it comes.
+pub(super) fn pieces(response: reqwest::Response) -> impl Stream<Item = Result<Bytes, WebError>> {
+    response.bytes_stream().map(|piece| Ok(piece?))
+}
+
 /// The events of a body, until one is too long.
-fn events(response: reqwest::Response) -> BoxStream<'static, Result<Sse, SseError>> {
+pub(super) fn events(
+    pieces: impl Stream<Item = Result<Bytes, WebError>> + Send + 'static,
+) -> BoxStream<'static, Result<Sse, SseError>> {
     let mut length = EventLength::default();
-    let pieces = response.bytes_stream().map(move |piece| {
+    let pieces = pieces.map(move |piece| {
         let piece = piece?;
         if length.add(&piece) { Ok(piece) } else { Err(WebError::TooLong) }
     });
