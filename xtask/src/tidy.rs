@@ -26,23 +26,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("testkit", &["protocol", "model", "store", "exec", "tools", "engine", "tui"]),
 ];
 
-/// Licences that may be linked in.
-const LICENCES: &[&str] = &[
-    "MIT",
-    "Apache-2.0",
-    "BSD-2-Clause",
-    "BSD-3-Clause",
-    "ISC",
-    "Unicode-3.0",
-    "Zlib",
-    "Unlicense",
-    "0BSD",
-    "CC0-1.0",
-    "MIT-0",
-    "CDLA-Permissive-2.0",
-    "BSL-1.0",
-    "Apache-2.0 WITH LLVM-exception",
-];
+/// What may be linked in: licences, bans and sources.
+const DENY: &str = "deny.toml";
 
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
@@ -53,7 +38,7 @@ pub fn run() -> Result<()> {
     let metadata = metadata()?;
     let mut problems = Vec::new();
     layers(&metadata, &mut problems);
-    packages(&metadata, &mut problems);
+    packages(&metadata, &mut problems)?;
     let sources = rust_files(&root().join("crates"))?;
     module_docs(&sources, &mut problems);
     forgotten_tests(&mut problems)?;
@@ -108,22 +93,45 @@ fn layers(metadata: &Value, problems: &mut Vec<String>) {
     }
 }
 
-/// Sources and licences of everything that is linked in: no git sources, no licence outside the list.
-fn packages(metadata: &Value, problems: &mut Vec<String>) {
+/// Sources, licences and bans of everything that is linked in, as `deny.toml` has them.
+fn packages(metadata: &Value, problems: &mut Vec<String>) -> Result<()> {
+    let rules = fs::read_to_string(root().join(DENY)).with_context(|| format!("cannot read {DENY}"))?;
+    let licences = entries(&rules, "licenses", "allow")?;
+    let banned = entries(&rules, "bans", "deny")?;
+    let registries = entries(&rules, "sources", "allow-registry")?;
     for package in array(metadata, "packages") {
         let name = text(package, "name");
-        let source = package["source"].as_str();
-        if source.is_some_and(|source| !source.starts_with("registry+")) {
-            problems.push(format!("{name}: comes from outside the registry: {}", source.unwrap_or_default()));
+        if banned.contains(&name) {
+            problems.push(format!("{name}: banned by {DENY}"));
+        }
+        let known =
+            |source: &str| source.strip_prefix("registry+").is_some_and(|url| registries.contains(&url));
+        if let Some(source) = package["source"].as_str().filter(|source| !known(source)) {
+            problems.push(format!("{name}: source not in {DENY}: {source}"));
         }
         let licence = text(package, "license");
-        let fits = |part: &str| LICENCES.contains(&part.trim().trim_matches(['(', ')']));
+        let fits = |part: &str| licences.contains(&part.trim().trim_matches(['(', ')']));
         // "A OR B" needs one that fits, "A AND B" needs all; the old form "A/B" means OR.
         let fine = licence.replace('/', " OR ").split(" OR ").any(|choice| choice.split(" AND ").all(fits));
         if !fine {
-            problems.push(format!("{name}: licence not in the list: {licence:?}"));
+            problems.push(format!("{name}: licence not in {DENY}: {licence:?}"));
         }
     }
+    Ok(())
+}
+
+/// The entries of a list in `deny.toml`: the first text in quotes of each of its lines.
+fn entries<'a>(rules: &'a str, table: &str, key: &str) -> Result<Vec<&'a str>> {
+    let (header, opening) = (format!("[{table}]"), format!("{key} = ["));
+    let in_table = rules.lines().skip_while(|line| *line != header).skip(1);
+    let in_list =
+        in_table.take_while(|line| !line.starts_with('[')).skip_while(|line| *line != opening).skip(1);
+    let lines = in_list.take_while(|line| *line != "]");
+    let found: Vec<&str> = lines.filter_map(|line| line.split('"').nth(1)).collect();
+    if found.is_empty() {
+        bail!("{DENY}: no entries in `{key}` of {header}");
+    }
+    Ok(found)
 }
 
 pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
