@@ -9,18 +9,13 @@ use decurion_protocol::intent::{ShellCommand, ShellIntent};
 
 use super::{deceiving, program, syntax};
 
-/// Builtins and programs besides those that are known by their flags.
-const READERS: &str = ": [ [[ alias awk b2sum bat base32 base64 basename bc break builtin cal case cat cd cksum cmp \
-    column comm command continue csplit cut date dc declare df diff diff3 dig dirname dirs dpkg-query du echo egrep \
-    env exa exit expand expr export false fd fdfind fgrep file find fmt fold free gawk getconf getent getopts git \
-    grep groups gunzip gzip head hexdump host hostname iconv id identify if jobs join jq less let local locale \
-    locate ls lsb_release lsblk lscpu lsof mapfile mawk md5sum mdls mdfind more nl nm nproc numfmt objdump od otool \
-    paste pathchk pgrep popd pr printenv printf ps pushd pwd read readarray readelf readlink realpath return rev rg \
-    sdiff sed seq set sha1sum sha224sum sha256sum sha384sum sha512sum shift shopt sleep sort ss stat strings \
-    tac tail tar test time timeout top tput tr tree true tsort tty type typeset ulimit umask uname unalias unexpand \
-    uniq unset uptime vmstat w wait wc whereis which who whoami xargs xmllint xxd yes yq zcat zgrep zipinfo \
-    nice nohup stdbuf setsid ionice chrt taskset bash sh dash eval exec trap hash ldd netstat shuf size findmnt lsmod \
-    unzip zless zmore bzcat xzcat zstdcat ip";
+/// Builtins and programs besides those that are known by their flags (`program::is_known`).
+const READERS: &str = "[ [[ alias awk bat bc break builtin case cd command continue csplit date dc declare diff3 \
+    dig dirs dpkg-query env exa export find gawk getent getopts host identify if jobs jq less let local locate \
+    lsb_release lsof mapfile mawk mdls mdfind more nm objdump otool pathchk pgrep popd printf ps pushd read \
+    readarray readelf return sdiff sed set shift shopt ss tar test time timeout top tput typeset unalias unset \
+    vmstat w wait whereis who xargs xmllint yq zgrep zipinfo nice nohup stdbuf setsid ionice chrt taskset bash sh \
+    dash eval exec trap hash ldd netstat shuf size findmnt lsmod unzip zless zmore bzcat xzcat zstdcat ip";
 /// Programs of which only some first words look so.
 const SUBCOMMANDS: &[(&str, &str)] = &[
     (
