@@ -463,7 +463,7 @@ fn number(count: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{escape, truncate};
+    use super::{escape, fit};
 
     #[test]
     fn text_cannot_become_markup() {
