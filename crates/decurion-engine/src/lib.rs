@@ -82,8 +82,8 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::link::{BoxFuture, Subscribe};
 use decurion_protocol::{
-    AgentDefinition, Event, Link, Mode, PermissionUpdate, Place, PlaceError, RuleSet, RunSpec, SessionId,
-    SessionRequest, SessionSummary, Skill, Start, Worktree,
+    AgentDefinition, Event, Link, Mode, OpenSession, PermissionUpdate, Place, PlaceError, RuleSet, RunSpec,
+    SessionId, SessionSummary, Skill, Start, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::{Http, Tool, ToolSet};
@@ -151,7 +151,7 @@ impl Engine {
         Self { parts: Arc::new(parts) }
     }
 
-    async fn begin(&self, mut request: SessionRequest) -> Result<Link, PlaceError> {
+    async fn begin(&self, mut request: OpenSession) -> Result<Link, PlaceError> {
         // A new session that cannot work leaves no file behind.
         let host = HostDesk::default();
         let servers = self.servers(&request, &host).await;
@@ -214,7 +214,7 @@ impl Engine {
     }
 
     /// Starts the MCP servers of a session, and waits a little for those that nothing is known of.
-    async fn servers(&self, request: &SessionRequest, host: &HostDesk) -> Option<SessionServers> {
+    async fn servers(&self, request: &OpenSession, host: &HostDesk) -> Option<SessionServers> {
         let parts = &self.parts;
         let mcp = parts.mcp.as_ref()?;
         let rules = Arc::new(spec::rules(&parts.rules, &request.allow, &request.deny));
@@ -231,7 +231,7 @@ impl Engine {
 
     /// Makes the checkout of its own that a new session asks for, or that its agent works in by its definition; its
     /// id is decided with that.
-    async fn make_worktree(&self, request: &mut SessionRequest) -> Result<Option<Made>, PlaceError> {
+    async fn make_worktree(&self, request: &mut OpenSession) -> Result<Option<Made>, PlaceError> {
         let isolation = child::own_isolation(&request.definition);
         let name = match (&request.worktree, isolation, &request.start) {
             (Some(name), ..) => name.clone(),
@@ -304,7 +304,7 @@ impl Engine {
     /// The model and what stands before the conversation.
     fn prepare(
         &self,
-        request: &SessionRequest,
+        request: &OpenSession,
         recorded: Option<&RunSpec>,
         files: Option<&SessionFiles>,
         servers: Option<&SessionServers>,
@@ -347,7 +347,7 @@ impl Engine {
         &self,
         servers: Option<&SessionServers>,
         model: &Model,
-        request: &SessionRequest,
+        request: &OpenSession,
     ) -> Arc<ToolSet> {
         let parts = &self.parts;
         let rules = spec::rules(&parts.rules, &request.allow, &request.deny);
@@ -374,7 +374,7 @@ impl Engine {
     /// What the kernel keeps the hooks and servers of a session from that has these rules and directories.
     fn service_sandbox(
         &self,
-        request: &SessionRequest,
+        request: &OpenSession,
         rules: Arc<RuleSet>,
         directories: Vec<Utf8PathBuf>,
         session: Option<SessionId>,
@@ -397,7 +397,7 @@ impl Engine {
     /// The hooks of the settings, for one session.
     fn hooks(
         &self,
-        request: &SessionRequest,
+        request: &OpenSession,
         session: SessionId,
         host: &HostDesk,
         sandbox: Option<ServiceSandbox>,
@@ -420,14 +420,14 @@ impl Engine {
     }
 
     /// The further directories at the start: those that are given now, and what was changed about them.
-    fn directories(&self, request: &SessionRequest, permits: &Permits) -> Vec<Utf8PathBuf> {
+    fn directories(&self, request: &OpenSession, permits: &Permits) -> Vec<Utf8PathBuf> {
         let given = request.directories.iter().chain(&self.parts.directories).cloned();
         permits.directories(given.collect())
     }
 
     /// A session is in the mode that it was in, unless another is asked for; that is the last word about it then. A
     /// mode that is not to be had any more is not taken up.
-    fn mode_again(&self, request: &SessionRequest, permits: &mut Permits) -> Vec<Event> {
+    fn mode_again(&self, request: &OpenSession, permits: &mut Permits) -> Vec<Event> {
         let Some(recorded) = permits.mode else { return Vec::new() };
         let gone =
             spec::check_later_mode(recorded, &self.parts, request).err().filter(|_| request.mode.is_none());
@@ -446,7 +446,7 @@ impl Engine {
     }
 
     /// The mode at the start, if it is available.
-    fn mode(&self, request: &SessionRequest, recorded: Option<Mode>) -> Result<Mode, PlaceError> {
+    fn mode(&self, request: &OpenSession, recorded: Option<Mode>) -> Result<Mode, PlaceError> {
         let mode = request.mode.or(recorded).unwrap_or(self.parts.mode);
         spec::check_mode(mode, self.parts.bypass).map_err(PlaceError::Usage)?;
         Ok(mode)
@@ -462,7 +462,7 @@ impl Engine {
     async fn session(
         &self,
         opened: Opened,
-        request: SessionRequest,
+        request: OpenSession,
         prepared: Option<(Arc<Model>, HeadAndTools)>,
         servers: Option<SessionServers>,
         Ground { cwd, git_status, worktree, without }: Ground,
@@ -563,7 +563,7 @@ impl Engine {
 }
 
 impl Place for Engine {
-    fn open(&self, request: SessionRequest) -> BoxFuture<'_, Result<Link, PlaceError>> {
+    fn open(&self, request: OpenSession) -> BoxFuture<'_, Result<Link, PlaceError>> {
         Box::pin(self.begin(request))
     }
 
@@ -623,7 +623,7 @@ fn first_events(opened: &Opened) -> Vec<Event> {
 
 /// A session that goes its own way works where it was asked for, wherever the one that it came from is; one that goes
 /// on does so unless its shell is in a folder that is its own to work in.
-fn back_home(opened: &mut Opened, request: &SessionRequest, directories: &[Utf8PathBuf]) -> Option<Event> {
+fn back_home(opened: &mut Opened, request: &OpenSession, directories: &[Utf8PathBuf]) -> Option<Event> {
     let (context, cwd) = (&mut opened.folded.context, &request.cwd);
     let there = context.state().cwd.as_ref()?;
     let stays = match request.start {

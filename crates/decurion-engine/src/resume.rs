@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use decurion_protocol::{
-    AgentId, Block, CallId, Envelope, Event, Limits, LineId, Money, Origin, Persistence, PlaceError,
-    QuestionId, ResumeAt, RunSpec, SessionId, SessionInfo, SessionRequest, Start, event::RECORD_LEVEL,
+    AgentId, Block, CallId, Envelope, Event, Limits, LineId, Money, OpenSession, Origin, Persistence,
+    PlaceError, QuestionId, ResumeAt, RunSpec, SessionId, SessionInfo, Start, event::RECORD_LEVEL,
 };
 use decurion_store::{
     Found, ImportContext, Journal, MemoryJournal, OpenError, ReplayOptions, ReplayReport, Scope,
@@ -73,7 +73,7 @@ pub struct Folded {
 
 impl Folded {
     /// Nothing yet. The dialect is that of the model asked for, or else of the one on record.
-    fn new(parts: &Parts, request: &SessionRequest) -> Self {
+    fn new(parts: &Parts, request: &OpenSession) -> Self {
         let name = request.model.clone().unwrap_or_else(|| parts.models.default_name());
         let dialect = parts.models.main(&name).map(|(model, _)| model.dialect);
         Self {
@@ -202,7 +202,7 @@ type Read<'a> = dyn FnMut(&mut dyn FnMut(Envelope)) -> Result<(), PlaceError> + 
 /// from an earlier line. Nearly every session has none, so the first reading takes everything in; others are read again.
 fn settle(
     parts: &Parts,
-    request: &SessionRequest,
+    request: &OpenSession,
     mut folded: Folded,
     (id, at, last_seq): (SessionId, Option<ResumeAt>, u64),
     read: &mut Read<'_>,
@@ -230,7 +230,7 @@ fn settle(
 }
 
 /// Opens the session a request names.
-pub fn open(parts: &Parts, request: &SessionRequest) -> Result<Opened, PlaceError> {
+pub fn open(parts: &Parts, request: &OpenSession) -> Result<Opened, PlaceError> {
     match &request.start {
         Start::New { id } => create(parts, request, id.unwrap_or_else(new_session)),
         Start::Resume { id, at } => take_up(parts, request, *id, *at),
@@ -242,7 +242,7 @@ fn new_session() -> SessionId {
     SessionId(uuid::Uuid::new_v4())
 }
 
-fn info(parts: &Parts, request: &SessionRequest, session: SessionId) -> SessionInfo {
+fn info(parts: &Parts, request: &OpenSession, session: SessionId) -> SessionInfo {
     SessionInfo {
         session,
         cwd: request.cwd.clone(),
@@ -254,7 +254,7 @@ fn info(parts: &Parts, request: &SessionRequest, session: SessionId) -> SessionI
     }
 }
 
-fn create(parts: &Parts, request: &SessionRequest, id: SessionId) -> Result<Opened, PlaceError> {
+fn create(parts: &Parts, request: &OpenSession, id: SessionId) -> Result<Opened, PlaceError> {
     let info = info(parts, request, id);
     if request.persistence == Persistence::Off {
         return Ok(in_memory(parts, request, info, None));
@@ -272,7 +272,7 @@ fn create(parts: &Parts, request: &SessionRequest, id: SessionId) -> Result<Open
 
 fn take_up(
     parts: &Parts,
-    request: &SessionRequest,
+    request: &OpenSession,
     id: SessionId,
     at: Option<ResumeAt>,
 ) -> Result<Opened, PlaceError> {
@@ -345,7 +345,7 @@ fn used_before(limits: &Limits, tasks: &TaskTable) -> Option<String> {
 }
 
 /// What a transcript of another program does not say.
-fn importing(parts: &Parts, request: &SessionRequest, id: SessionId) -> ImportContext {
+fn importing(parts: &Parts, request: &OpenSession, id: SessionId) -> ImportContext {
     ImportContext {
         session: Some(id),
         cwd: request.cwd.clone(),
@@ -357,13 +357,13 @@ fn importing(parts: &Parts, request: &SessionRequest, id: SessionId) -> ImportCo
 }
 
 /// Takes a transcript that another program put into our folder for what it is.
-fn make_ours(parts: &Parts, request: &SessionRequest, paths: &SessionPaths) -> Result<(), PlaceError> {
+fn make_ours(parts: &Parts, request: &OpenSession, paths: &SessionPaths) -> Result<(), PlaceError> {
     adopt(paths, &importing(parts, request, paths.session())).map(drop).map_err(place_error)
 }
 
 fn fork(
     parts: &Parts,
-    request: &SessionRequest,
+    request: &OpenSession,
     from: SessionId,
     id: SessionId,
     at: Option<ResumeAt>,
@@ -395,7 +395,7 @@ fn fork(
 /// is given, and that calls without a result were begun.
 fn what_a_fork_keeps(
     parts: &Parts,
-    request: &SessionRequest,
+    request: &OpenSession,
     source: &SessionPaths,
     at: Option<ResumeAt>,
 ) -> Result<impl FnMut(Envelope) -> Option<Envelope> + use<>, PlaceError> {
@@ -469,7 +469,7 @@ fn opened(
     })
 }
 
-fn in_memory(parts: &Parts, request: &SessionRequest, info: SessionInfo, notice: Option<String>) -> Opened {
+fn in_memory(parts: &Parts, request: &OpenSession, info: SessionInfo, notice: Option<String>) -> Opened {
     Opened {
         journal: Box::new(MemoryJournal::default()),
         id: info.session,

@@ -11,8 +11,8 @@ use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
 use decurion_protocol::size::size_of;
 use decurion_protocol::{
     AgentDefinition, AgentId, Answer, Block, Command, DecidedBy, ElicitationAction, Elicited, Event, LineId,
-    Mode, Outcome, OwnRules, PermissionUpdate, Persistence, Question, QuestionId, Reply, Request, RequestId,
-    RuleSet, RunId, SessionId, SessionRequest, Skill, ThinkingChange, Totals, Worktree,
+    Mode, OpenSession, Outcome, OwnRules, PermissionUpdate, Persistence, Question, QuestionId, Reply,
+    Request, RequestId, RuleSet, RunId, SessionId, Skill, ThinkingChange, Totals, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::{Surroundings, ToolSet};
@@ -57,7 +57,7 @@ pub struct Session {
     pub parts: Arc<Parts>,
     pub id: SessionId,
     /// What was asked for.
-    pub request: SessionRequest,
+    pub request: OpenSession,
     /// Where its events go.
     pub journal: Journal,
     /// What its tools work with.

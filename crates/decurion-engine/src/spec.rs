@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use decurion_model::{Head, ToolSchema};
 use decurion_protocol::{
-    Limits, McpStatus, Mode, Opening, Pattern, PlaceError, Rule, RuleSet, RunId, RunSpec, SessionId,
-    SessionRequest, Worktree,
+    Limits, McpStatus, Mode, OpenSession, Opening, Pattern, PlaceError, Rule, RuleSet, RunId, RunSpec,
+    SessionId, Worktree,
 };
 use decurion_tools::{Tool, ToolSet};
 use sha2::{Digest as _, Sha256};
@@ -28,7 +28,7 @@ pub struct HeadAndTools {
 
 /// The head of the root: what the request says, else what was recorded, else the built-in prompt and tools.
 pub fn root_head(
-    request: &SessionRequest,
+    request: &OpenSession,
     recorded: Option<&Head>,
     all: &ToolSet,
     model: &Model,
@@ -60,7 +60,7 @@ pub fn root_head(
 }
 
 /// A head of the root with the settings of its model, and how it should think as the session was asked for.
-pub fn root_settings(request: &SessionRequest, model: &Model, head: Head) -> Head {
+pub fn root_settings(request: &OpenSession, model: &Model, head: Head) -> Head {
     let own = &model.head;
     let effort = request.effort.clone().or_else(|| request.definition.effort.clone());
     Head {
@@ -123,7 +123,7 @@ pub fn head_name(head: &[u8]) -> String {
 /// One run of the root.
 pub fn root(
     session: SessionId,
-    request: &SessionRequest,
+    request: &OpenSession,
     decided: &Decided<'_>,
     previous: Option<RunId>,
 ) -> RunSpec {
@@ -203,7 +203,7 @@ pub fn check_mode(mode: Mode, bypass: bool) -> Result<(), String> {
 
 /// Refuses a mode that nobody may choose once the session runs: whoever starts it decides whether it may ever work
 /// without asking.
-pub fn check_later_mode(mode: Mode, parts: &Parts, request: &SessionRequest) -> Result<(), String> {
+pub fn check_later_mode(mode: Mode, parts: &Parts, request: &OpenSession) -> Result<(), String> {
     check_mode(mode, parts.bypass)?;
     let started = request.mode == Some(mode) || parts.mode == mode;
     if mode == Mode::BypassPermissions && !started && !request.bypass {

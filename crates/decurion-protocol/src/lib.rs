@@ -57,7 +57,7 @@ pub use inspect::{
     ContextKind, ContextPart, ContextUse, Inspected, RulesInForce, TaskOutputEnd, WorkingChanges,
 };
 pub use intent::{Access, Intent, Overlap, Touch};
-pub use link::{Link, Persistence, Place, PlaceError, ResumeAt, SessionRequest, SessionSummary, Start};
+pub use link::{Link, OpenSession, Persistence, Place, PlaceError, ResumeAt, SessionSummary, Start};
 pub use mcp::{Manifest, Manifests, McpDetail, McpHealth, McpServer, McpSource, McpStatus, McpTransport};
 pub use message::{Block, Message, Role, ToolContent};
 pub use nearest::nearest;

@@ -43,14 +43,14 @@ impl fmt::Debug for Link {
 /// Somewhere sessions live: this process, its owner's socket, or workers behind a broker.
 pub trait Place: Send + Sync {
     /// Opens a session, new or recorded, and attaches to it.
-    fn open(&self, request: SessionRequest) -> BoxFuture<'_, Result<Link, PlaceError>>;
+    fn open(&self, request: OpenSession) -> BoxFuture<'_, Result<Link, PlaceError>>;
     /// The sessions known here, newest first.
     fn sessions(&self) -> BoxFuture<'_, Result<Vec<SessionSummary>, PlaceError>>;
 }
 
 /// What a front end knows when it wants a session. The engine turns it into a `RunSpec`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SessionRequest {
+pub struct OpenSession {
     /// New, or which recorded one.
     pub start: Start,
     pub cwd: Utf8PathBuf,

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use decurion_protocol::outcome::limit_reached;
 use decurion_protocol::{
-    Block, Command, CommandSender, Event, Limits, Link, Outcome, Place, Reply, Request, RequestId,
-    SessionRequest,
+    Block, Command, CommandSender, Event, Limits, Link, OpenSession, Outcome, Place, Reply, Request,
+    RequestId,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ pub struct McpServe {
 }
 
 /// Makes the request for a session out of a call's input.
-pub type Open = dyn Fn(&Value) -> Result<SessionRequest, String> + Send + Sync;
+pub type Open = dyn Fn(&Value) -> Result<OpenSession, String> + Send + Sync;
 
 /// A session that was started for a caller.
 struct Task {

@@ -21,8 +21,8 @@ use decurion_model::{
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{
     AgentDefinition, AgentSource, Answer, Block, Clock, Command, Envelope, Event, Intent, Limits, Link, Mode,
-    Origin, Outcome, Persistence, Place as _, PlaceError, Request, RequestId, Role, RuleSet, SessionId,
-    SessionRequest, Start, ToolEffect, ToolOutput, ToolSelection,
+    OpenSession, Origin, Outcome, Persistence, Place as _, PlaceError, Request, RequestId, Role, RuleSet,
+    SessionId, Start, ToolEffect, ToolOutput, ToolSelection,
 };
 use decurion_store::Archive;
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolLimits, ToolSet, ToolSpec};
@@ -37,7 +37,7 @@ pub struct Stage {
     /// In which dialect the model speaks.
     pub dialect: Dialect,
     /// How the session is opened; change what a test is about.
-    pub request: SessionRequest,
+    pub request: OpenSession,
     /// The rules of the settings.
     pub rules: RuleSet,
     pub info: ModelInfo,
@@ -327,7 +327,7 @@ impl Stage {
     }
 
     /// Plays several prompts one after another in the session of this request.
-    pub async fn play_all(&self, request: SessionRequest, prompts: &[&str]) -> Result<Played, PlaceError> {
+    pub async fn play_all(&self, request: OpenSession, prompts: &[&str]) -> Result<Played, PlaceError> {
         let mut link = self.engine().open(request).await?;
         let mut events = Vec::new();
         let mut outcome = Outcome::Lost;
@@ -421,8 +421,8 @@ fn cut(folder: &std::path::Path, seq: u64) {
     }
 }
 
-fn request(cwd: Utf8PathBuf) -> SessionRequest {
-    SessionRequest {
+fn request(cwd: Utf8PathBuf) -> OpenSession {
+    OpenSession {
         start: Start::New { id: None },
         cwd,
         worktree: None,

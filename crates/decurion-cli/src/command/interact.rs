@@ -34,7 +34,7 @@ use decurion_config::{Environment, Loaded};
 use decurion_exec::concealment;
 use decurion_exec::keeper::{self, Leash};
 use decurion_protocol::{
-    Command, CommandSender, Envelope, Link, Mode, Place, Request, RequestId, SessionId, SessionRequest, Start,
+    Command, CommandSender, Envelope, Link, Mode, Place, Request, RequestId, SessionId, OpenSession, Start,
 };
 use decurion_serve::socket::Listener;
 use decurion_store::{Archive, Found};
@@ -250,7 +250,7 @@ pub async fn run(
 /// why.
 async fn succeed(
     exits: &Exits,
-    request: &mut SessionRequest,
+    request: &mut OpenSession,
     mode: Mode,
 ) -> Result<(Link, Option<(&'static str, String)>), Failure> {
     let opened = match exits.next() {
@@ -440,7 +440,7 @@ impl Screening<'_> {
 
 /// The mode of a session that is opened with this request: the requested one, or the last one that a person chose, if
 /// it is still available. The mode of a single run ended with it.
-fn in_force(request: &SessionRequest, past: &[Envelope], usual: Mode) -> Mode {
+fn in_force(request: &OpenSession, past: &[Envelope], usual: Mode) -> Mode {
     let mut own = past.iter().rev().filter(|envelope| envelope.agent.is_none());
     let recorded = own.find_map(|envelope| envelope.event.mode());
     let is_to_be_had = |mode: &Mode| *mode != Mode::BypassPermissions || request.bypass;

@@ -16,7 +16,7 @@ use decurion_exec::Form;
 use decurion_exec::keeper::Leash;
 use decurion_protocol::outcome::limit_reached;
 use decurion_protocol::{
-    AgentDefinition, AgentSource, Block, Command, Limits, Link, Mode, Outcome, Place, SessionRequest, Skill,
+    AgentDefinition, AgentSource, Block, Command, Limits, Link, Mode, OpenSession, Outcome, Place, Skill,
     SkillKind, ToolSelection,
 };
 use decurion_serve::socket::{Door, Listener, LiveSessions, listen};
@@ -468,7 +468,7 @@ fn begun(prompt: String, initial: Option<&str>) -> String {
 
 /// What is answered, and how it is shown.
 pub struct Answer {
-    pub request: SessionRequest,
+    pub request: OpenSession,
     /// What to do in it.
     pub work: Work,
     /// The agents that can be started: none that a rule denies.
@@ -867,7 +867,7 @@ fn work(prompt: &str) -> Command {
 }
 
 /// Gives the session's own agent what its definition has it carry.
-fn equip(request: &mut SessionRequest, library: &dyn Library) {
+fn equip(request: &mut OpenSession, library: &dyn Library) {
     let Some(scope) = request.definition.equipment.memory.clone() else { return };
     match library.memory(&scope, &request.definition) {
         Ok(memory) => {

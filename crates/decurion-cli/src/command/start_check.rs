@@ -6,7 +6,7 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use decurion_config::{Candidate, ConfigError, Layer, LoadRequest, Loaded, NoProvider, Paths};
 use decurion_engine::Models as _;
-use decurion_protocol::{SessionRequest, Start};
+use decurion_protocol::{OpenSession, Start};
 
 use super::run::block_on;
 use crate::discover;
@@ -130,7 +130,7 @@ fn with_place(loaded: &Loaded, failure: Failure) -> Failure {
 /// The models of a session, its own one decided, which may take asking a server what it has.
 pub async fn models_of(
     loaded: &Arc<Loaded>,
-    request: &mut SessionRequest,
+    request: &mut OpenSession,
     watched: bool,
 ) -> Result<Configured, Failure> {
     let models = Configured::new(Arc::clone(loaded), request.model.as_deref());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use decurion_engine::fork::compare;
-use decurion_protocol::{Answer, Command, Event, Outcome, Place as _, QuestionId, SessionRequest, Start};
+use decurion_protocol::{Answer, Command, Event, OpenSession, Outcome, Place as _, QuestionId, Start};
 use decurion_testkit::stage::send;
 use expect_test::expect;
 use futures_util::StreamExt as _;
@@ -280,7 +280,7 @@ when
     stage.agent_settings.max_depth = 2;
     let played = stage.play("go").await;
     let request =
-        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
+        OpenSession { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
     let hour = Duration::from_secs(3600);
     let again = tokio::time::timeout(hour, stage.play_all(request, &["hi"])).await.expect("never quiet");
     assert_eq!(again.unwrap().outcome, Outcome::Completed { report: "done".into(), limit: None });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use decurion_engine::child::BackgroundChoice;
 use decurion_exec::{Guard, GuardProgram};
 use decurion_protocol::{
-    AgentDefinition, Block, Command, Envelope, Event, Mode, Outcome, Place as _, Reply, Rule, SessionRequest,
+    AgentDefinition, Block, Command, Envelope, Event, Mode, OpenSession, Outcome, Place as _, Reply, Rule,
     Start, TaskProgress, ToolSelection,
 };
 use decurion_testkit::stage::{Plain, Played, Stage, send};
@@ -878,7 +878,7 @@ when
     let transcript = std::fs::canonicalize(output.unwrap()).unwrap();
     std::fs::remove_file(transcript).unwrap();
     let request =
-        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
+        OpenSession { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
     let again = stage.play_all(request, &[&format!("take {agent}")]).await.unwrap();
     let log = decurion_testkit::stage::render(&again.events);
     assert!(

@@ -1,9 +1,7 @@
 //! Crashes between any two records of a session with agents: what was begun goes on, once, within its limits.
 
 use decurion_engine::AgentSettings;
-use decurion_protocol::{
-    AgentId, Envelope, Event, Origin, SessionId, SessionRequest, Start, TaskState, Usage,
-};
+use decurion_protocol::{AgentId, Envelope, Event, OpenSession, Origin, SessionId, Start, TaskState, Usage};
 use decurion_testkit::faults::ledger::Ledger;
 use decurion_testkit::stage::{Played, Stage, render};
 
@@ -22,7 +20,7 @@ async fn played(stage: &Stage) -> (SessionId, Vec<Envelope>) {
 /// Takes the session up where a crash after this record would have left it, and lets it finish.
 async fn goes_on(stage: &Stage, session: SessionId, after: u64) -> (Stage, Played) {
     let stage = stage.after_crash_at(after);
-    let request = SessionRequest { start: Start::Resume { id: session, at: None }, ..stage.request.clone() };
+    let request = OpenSession { start: Start::Resume { id: session, at: None }, ..stage.request.clone() };
     let played = stage.play_all(request, &["are you there?"]).await.unwrap();
     (stage, played)
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use decurion_engine::permission::denied_type;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    AgentDefinition, AgentSource, Answer, Command, Event, Limits, Mode, Money, PermissionUpdate, Place as _,
-    Reply, Rule, RuleSet, SessionId, SessionRequest, Start, Verdict,
+    AgentDefinition, AgentSource, Answer, Command, Event, Limits, Mode, Money, OpenSession, PermissionUpdate,
+    Place as _, Reply, Rule, RuleSet, SessionId, Start, Verdict,
 };
 use decurion_testkit::stage::{Plain, Stage, UNPRICED, send};
 use futures_util::StreamExt as _;
@@ -235,7 +235,7 @@ async fn continued_under(rule: &str, verdict: Verdict, call: &str) -> String {
     let (mut stage, session, prompt) = with_guide(call).await;
     let rule = Rule::parse(rule, RuleSource::UserSettings).unwrap();
     if verdict == Verdict::Deny { &mut stage.rules.deny } else { &mut stage.rules.ask }.push(rule);
-    let request = SessionRequest { start: Start::Resume { id: session, at: None }, ..stage.request.clone() };
+    let request = OpenSession { start: Start::Resume { id: session, at: None }, ..stage.request.clone() };
     let played = stage.play_all(request, &[&prompt]).await.unwrap();
     decurion_testkit::stage::render(&played.events)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use decurion_protocol::permission::RuleSource;
-use decurion_protocol::{Event, HookDeclaration, HookEvent, Mode, Rule, SessionRequest, Start};
+use decurion_protocol::{Event, HookDeclaration, HookEvent, Mode, OpenSession, Rule, Start};
 use decurion_testkit::stage::{Played, Stage};
 use serde_json::Value;
 
@@ -170,7 +170,7 @@ async fn a_resumed_session_sends_what_was_attached_then() {
     let before = heard(&stage);
     fs::write(work(&stage).join("a.rs"), "another text").unwrap();
     let start = Start::Resume { id: played.session, at: None };
-    let again = SessionRequest { start, ..stage.request.clone() };
+    let again = OpenSession { start, ..stage.request.clone() };
     stage.play_all(again, &["and now?"]).await.unwrap();
     let after = heard(&stage);
     assert_eq!(after[..before.len()], before[..]);

@@ -2,8 +2,8 @@
 
 use decurion_engine::AgentSettings;
 use decurion_protocol::{
-    Block, Command, Envelope, Event, LineId, Origin, Outcome, Place as _, PlaceError, ResumeAt, SessionId,
-    SessionRequest, Start, TaskState,
+    Block, Command, Envelope, Event, LineId, OpenSession, Origin, Outcome, Place as _, PlaceError, ResumeAt,
+    SessionId, Start, TaskState,
 };
 use decurion_testkit::faults::ledger::Ledger;
 use decurion_testkit::stage::{Stage, send};
@@ -36,12 +36,12 @@ async fn counted() -> (Stage, SessionId) {
     (stage, played.session)
 }
 
-fn resume(stage: &Stage, id: SessionId, at: Option<ResumeAt>) -> SessionRequest {
-    SessionRequest { start: Start::Resume { id, at }, ..stage.request.clone() }
+fn resume(stage: &Stage, id: SessionId, at: Option<ResumeAt>) -> OpenSession {
+    OpenSession { start: Start::Resume { id, at }, ..stage.request.clone() }
 }
 
-fn fork(stage: &Stage, from: SessionId, at: Option<ResumeAt>) -> SessionRequest {
-    SessionRequest { start: Start::Fork { from, id: None, at }, ..stage.request.clone() }
+fn fork(stage: &Stage, from: SessionId, at: Option<ResumeAt>) -> OpenSession {
+    OpenSession { start: Start::Fork { from, id: None, at }, ..stage.request.clone() }
 }
 
 #[allow(clippy::unnecessary_wraps)] // as a request has it

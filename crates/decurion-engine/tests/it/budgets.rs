@@ -6,8 +6,8 @@ use std::time::Duration;
 use decurion_model::Dialect;
 use decurion_model::catalog::Price;
 use decurion_protocol::{
-    Block, ChargeKind, Command, Envelope, Event, Limits, Money, Outcome, Place as _, SessionId,
-    SessionRequest, Start, TaskId, WaitReason,
+    Block, ChargeKind, Command, Envelope, Event, Limits, Money, OpenSession, Outcome, Place as _, SessionId,
+    Start, TaskId, WaitReason,
 };
 use decurion_testkit::stage::{Played, Stage, render, send};
 
@@ -516,8 +516,8 @@ async fn replies_without_usage_are_charged_their_bounds() {
 const ENDLESS: &str =
     "when\n  say \"more\"\n  call Echo {\"text\": \"${seen.turn}\"}\n  usage input=1000 output=10\n";
 
-fn resumed(stage: &Stage, session: SessionId) -> SessionRequest {
-    SessionRequest { start: Start::Resume { id: session, at: None }, ..stage.request.clone() }
+fn resumed(stage: &Stage, session: SessionId) -> OpenSession {
+    OpenSession { start: Start::Resume { id: session, at: None }, ..stage.request.clone() }
 }
 
 fn sent(record: &[Envelope]) -> usize {
@@ -635,7 +635,7 @@ async fn a_fork_has_a_budget_for_itself_and_a_resume_says_what_is_used() {
     first.request.limits = tokens(6_000);
     let played = first.play("go").await;
     let start = Start::Fork { from: played.session, id: None, at: None };
-    let fork = SessionRequest { start, ..first.request.clone() };
+    let fork = OpenSession { start, ..first.request.clone() };
     let forked = first.play_all(fork, &["go"]).await.unwrap();
     assert!(matches!(forked.outcome, Outcome::Completed { .. }), "{:?}", forked.outcome);
     let again = first.play_all(resumed(&first, played.session), &["go"]).await.unwrap();

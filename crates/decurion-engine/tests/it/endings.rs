@@ -107,7 +107,7 @@ async fn a_paused_reply_is_sent_back_and_continued() {
     let paused = played.events.iter().find(|one| is_reply(&one.event)).unwrap().seq;
     let stage = stage.after_crash_at(paused);
     let start = decurion_protocol::Start::Resume { id: played.session, at: None };
-    let request = decurion_protocol::SessionRequest { start, ..stage.request.clone() };
+    let request = decurion_protocol::OpenSession { start, ..stage.request.clone() };
     let resumed = stage.play_all(request, &["hello?"]).await.unwrap();
     assert_eq!(resumed.outcome, Outcome::Completed { report: "two".to_owned(), limit: None });
 }

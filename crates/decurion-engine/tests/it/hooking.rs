@@ -1,8 +1,7 @@
 //! Hooks in the loop, as real processes: before and after calls, at the start and the end of agents.
 
 use decurion_protocol::{
-    Answer, Command, Event, HookDeclaration, HookEvent, Link, Origin, Outcome, Place as _, SessionRequest,
-    Start,
+    Answer, Command, Event, HookDeclaration, HookEvent, Link, OpenSession, Origin, Outcome, Place as _, Start,
 };
 use decurion_testkit::stage::{Stage, send};
 use futures_util::StreamExt as _;
@@ -142,7 +141,7 @@ async fn a_prompt_whose_hook_runs_when_the_session_closes_is_worked_on_at_the_ne
     replied(&mut link, 3).await;
     let after = stage.after_crash("when\n  say \"done\"\n");
     let start = Start::Resume { id: link.session, at: None };
-    let request = SessionRequest { start, ..after.request.clone() };
+    let request = OpenSession { start, ..after.request.clone() };
     let mut link = after.engine().open(request).await.unwrap();
     send(&link, 4, Command::Finish).await;
     replied(&mut link, 4).await;
@@ -322,7 +321,7 @@ async fn a_start_hook_that_says_nothing_is_told_once_of_one_start() {
     after.hooks = before.hooks.clone();
     after.processes = before.processes.clone();
     let request =
-        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..before.request.clone() };
+        OpenSession { start: Start::Resume { id: played.session, at: None }, ..before.request.clone() };
     let again = after.play_all(request, &["more"]).await.unwrap();
     let went_on =
         again.events.iter().any(|one| one.agent.is_some() && matches!(one.event, Event::RunEnded { .. }));

@@ -187,7 +187,7 @@ async fn what_a_process_that_died_had_interrupted_wakes_nobody_either() {
     let ended = playing.events.last().unwrap().seq;
     let start = decurion_protocol::Start::Resume { id: playing.link.session, at: None };
     let stage = stage.after_crash_at(ended);
-    let request = decurion_protocol::SessionRequest { start, ..stage.request.clone() };
+    let request = decurion_protocol::OpenSession { start, ..stage.request.clone() };
     let link = stage.engine().open(request).await.unwrap();
     let mut playing = Playing { link, events: Vec::new() };
     // Anything that it is asked lets it look whether there is something to do.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use decurion_engine::AgentSettings;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_protocol::{
-    AgentDefinition, Block, Command, Envelope, Event, Mode, Outcome, Place as _, Reply, Rule, RunSpec,
-    SessionRequest, Start, agent::Equipment,
+    AgentDefinition, Block, Command, Envelope, Event, Mode, OpenSession, Outcome, Place as _, Reply, Rule,
+    RunSpec, Start, agent::Equipment,
 };
 use decurion_store::{LeaseState, Leases};
 use decurion_testkit::repo::Repo;
@@ -390,7 +390,7 @@ when agent=apart
     let agent = spec.agent.clone().unwrap();
     let tree = spec.worktree.clone().unwrap();
     let request =
-        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
+        OpenSession { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
     let stage = stage.resuming(&format!(
         "{}\nwhen agent=main turn=3\n  call Agent {{\"description\": \"more\", \"prompt\": \"more\", \"resume\": \"{agent}\"}}\nwhen agent=main\n  say \"done\"\n",
         script.split("when agent=main").next().unwrap()
@@ -438,7 +438,7 @@ async fn nobody_else_waits_while_an_agent_takes_up_its_checkout() {
          \"resume\": \"{agent}\", \"run_in_background\": true}}\nwhen agent=main\n  say \"done\"\n"
     ));
     let request =
-        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
+        OpenSession { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
     let held = leases.work_lock(&tree.repository, "clean").unwrap().unwrap();
     let mut link = stage.engine().open(request).await.unwrap();
     send(&link, 0, Command::Prompt { blocks: vec![Block::text("more")] }).await;
@@ -494,7 +494,7 @@ when
     });
     assert!(kept, "it is said where the work is");
     // Asked for from the shared folder, it goes on where it was.
-    let request = SessionRequest {
+    let request = OpenSession {
         start: Start::Resume { id: first.session, at: None },
         worktree: None,
         ..stage.request.clone()
@@ -514,7 +514,7 @@ async fn a_session_that_changed_nothing_in_its_checkout_leaves_none_and_can_go_o
     stage.request.worktree = Some(String::new());
     let first = stage.play("go").await;
     assert_eq!(repo.git(&["branch", "--list", "decurion/*"]).unwrap(), "");
-    let request = SessionRequest {
+    let request = OpenSession {
         start: Start::Resume { id: first.session, at: None },
         worktree: None,
         ..stage.request.clone()
@@ -543,7 +543,7 @@ async fn a_crash_after_a_checkout_was_kept_loses_neither_path_nor_branch() {
     };
     assert_eq!(lease().state, LeaseState::Kept);
     let request =
-        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
+        OpenSession { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
     let second = stage.play_all(request.clone(), &["more"]).await.unwrap();
     let told = |played: &Played| {
         let note = |envelope: &Arc<Envelope>| match &envelope.event {
@@ -647,7 +647,7 @@ async fn whoever_worked_in_a_checkout_that_was_merged_goes_on_in_it() {
     let again = first.resuming(&format!(
         "when agent=apart text=/more/\n  call Bash {{\"command\": \"pwd; git log --format=%s -2\"}}\nwhen agent=apart\n  say \"changed\"\nwhen agent=main text=/where/\n  call Bash {{\"command\": \"git log --format=%s -2; git status --short\"}}\n  call Agent {{\"description\": \"more\", \"prompt\": \"more\", \"resume\": \"{agent}\"}}\nwhen agent=main\n  say \"done\"\n"
     ));
-    let request = SessionRequest {
+    let request = OpenSession {
         start: Start::Resume { id: played.session, at: None },
         worktree: None,
         ..again.request.clone()
@@ -684,7 +684,7 @@ async fn a_session_whose_own_agent_works_apart_never_works_in_the_shared_folder(
         apart.resuming("when text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n");
     for definition in [again.request.definition.clone(), AgentDefinition::default()] {
         let start = Start::Resume { id: played.session, at: None };
-        let request = SessionRequest { start, definition, ..again.request.clone() };
+        let request = OpenSession { start, definition, ..again.request.clone() };
         let played = again.play_all(request, &["where"]).await.unwrap();
         assert_eq!(results(&played, "Bash", false), [lease.path.as_str()]);
     }
@@ -694,7 +694,7 @@ async fn a_session_whose_own_agent_works_apart_never_works_in_the_shared_folder(
     for start in [Start::Resume { id: session, at: None }, Start::Fork { from: session, id: None, at: None }]
     {
         let definition = (**plain.agents.last().unwrap()).clone();
-        let request = SessionRequest { start, definition, ..plain.request.clone() };
+        let request = OpenSession { start, definition, ..plain.request.clone() };
         let refused = plain.play_all(request, &["go"]).await.map(drop).unwrap_err().to_string();
         assert!(refused.contains("the agent apart works in a checkout of its own"), "{refused}");
     }

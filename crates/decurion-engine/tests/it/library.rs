@@ -8,7 +8,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_engine::{Instructions, Library, Memory};
 use decurion_protocol::{
     AgentDefinition, AgentSource, Answer, Block, Command, Event, HookDeclaration, HookEvent, Invocable,
-    Outcome, Place as _, Rule, SessionRequest, Skill, SkillKind, Start, ToolSelection,
+    OpenSession, Outcome, Place as _, Rule, Skill, SkillKind, Start, ToolSelection,
 };
 use decurion_testkit::repo::Repo;
 use decurion_testkit::stage::{Played, Stage, render, send};
@@ -412,7 +412,7 @@ when
         let mut again = with_shell(stage.after_crash_at(seq));
         again.models.clone_from(&stage.models);
         let start = Start::Resume { id: played.session, at: None };
-        let request = SessionRequest { start, ..again.request.clone() };
+        let request = OpenSession { start, ..again.request.clone() };
         again.play_all(request, &["and now?"]).await.unwrap();
         let last = requests(&again).pop().unwrap();
         assert_eq!(last["model"], "scripted", "after record {seq}");
@@ -667,7 +667,7 @@ async fn the_skills_of_the_sessions_own_agent_are_in_its_opening() {
     stage.request.definition.equipment.skills = vec!["a".into(), "gone".into()];
     let played = stage.play_all(stage.request.clone(), &["go", "more"]).await.unwrap();
     let start = Start::Resume { id: played.session, at: None };
-    stage.play_all(SessionRequest { start, ..stage.request.clone() }, &["again"]).await.unwrap();
+    stage.play_all(OpenSession { start, ..stage.request.clone() }, &["again"]).await.unwrap();
     let opening = "<command-message>a</command-message>\n<command-name>/a</command-name>\n\n\
         Base directory for this skill: /skills/a\n\nMind it.";
     let told: Vec<Vec<String>> = requests(&stage).iter().map(texts).collect();
@@ -693,7 +693,7 @@ async fn skills_in_an_opening_are_told_once_wherever_a_crash_comes() {
     for envelope in &all[begun..] {
         let again = stage.after_crash_at(envelope.seq);
         let start = decurion_protocol::Start::Resume { id: session, at: None };
-        let request = decurion_protocol::SessionRequest { start, ..again.request.clone() };
+        let request = decurion_protocol::OpenSession { start, ..again.request.clone() };
         again.play_all(request, &["are you there?"]).await.unwrap();
         for request in requests(&again).iter().filter(|request| texts(request)[0] == "look") {
             let told = texts(request).join("\n").matches("Only once.").count();
@@ -783,7 +783,7 @@ when
     assert_eq!(sorted_pairs(words(&stage)), all, "{}", render(&played.events));
     // Another process knows it from the record.
     let start = Start::Resume { id: played.session, at: None };
-    let again = SessionRequest { start, ..stage.request.clone() };
+    let again = OpenSession { start, ..stage.request.clone() };
     let before = words(&stage).len();
     stage.play_all(again, &["once more"]).await.unwrap();
     assert_eq!(words(&stage)[before..], ["prompt main", "stop main"]);
@@ -851,7 +851,7 @@ when
     for envelope in &all[begun..] {
         let again = with_shell(stage.after_crash_at(envelope.seq));
         let start = Start::Resume { id: played.session, at: None };
-        let request = SessionRequest { start, ..again.request.clone() };
+        let request = OpenSession { start, ..again.request.clone() };
         again.play_all(request, &["are you there?"]).await.unwrap();
         assert!(!words(&again).contains(&"call agent".to_owned()), "after record {}", envelope.seq);
     }
@@ -949,7 +949,7 @@ async fn the_skills_of_the_sessions_own_agent_are_not_told_again_where_it_moved(
     stage.forget_after(seq);
     let stage = stage.resuming("when\n  say \"done\"\n");
     let start = Start::Resume { id: session, at: None };
-    stage.play_all(SessionRequest { start, ..stage.request.clone() }, &["more"]).await.unwrap();
+    stage.play_all(OpenSession { start, ..stage.request.clone() }, &["more"]).await.unwrap();
     let told = texts(requests(&stage).last().unwrap()).join("\n");
     assert!(told.contains("The session now works in "), "{told}");
     assert_eq!(told.matches("Only once.").count(), 1, "{told}");

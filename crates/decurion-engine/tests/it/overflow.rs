@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use decurion_model::{BoxStream, Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, Said};
-use decurion_protocol::{Block, Command, Event, Outcome, Place as _, SessionRequest, Start};
+use decurion_protocol::{Block, Command, Event, OpenSession, Outcome, Place as _, Start};
 use decurion_testkit::stage::{Played, Stage, send};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -71,7 +71,7 @@ async fn resume(stage: Stage, played: &Played) -> String {
     let mut stage = stage.resuming("when\n  say \"resumed\"\n");
     stage.between = None;
     let start = Start::Resume { id: played.session, at: None };
-    let request = SessionRequest { start, ..stage.request.clone() };
+    let request = OpenSession { start, ..stage.request.clone() };
     stage.play_all(request, &["and then?"]).await.unwrap();
     bodies(&stage).pop().unwrap()
 }

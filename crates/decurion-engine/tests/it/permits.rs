@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    Answer, Command, Event, Inspected, Link, Mode, PermissionUpdate, Place as _, Reply, Rule, RulesInForce,
-    SessionRequest, Start, Verdict,
+    Answer, Command, Event, Inspected, Link, Mode, OpenSession, PermissionUpdate, Place as _, Reply, Rule,
+    RulesInForce, Start, Verdict,
 };
 use decurion_testkit::stage::{Plain, Stage, send};
 use expect_test::expect;
@@ -117,7 +117,7 @@ async fn what_an_answer_changed_is_taken_up_again() {
         }
         let after = stage.after_crash(POKES);
         let start = Start::Fork { from: link.session, id: None, at: None };
-        let mut fork = after.engine().open(SessionRequest { start, ..stage.request.clone() }).await.unwrap();
+        let mut fork = after.engine().open(OpenSession { start, ..stage.request.clone() }).await.unwrap();
         assert_eq!(rights(&mut fork).await, before, "in a fork");
         // And in what goes on from the fork.
         let twice = after.after_crash(POKES);
@@ -154,7 +154,7 @@ async fn a_session_is_in_the_mode_that_was_asked_for_last() {
         let mut stage = stage.after_crash(POKES);
         stage.bypass = bypass;
         let mut first =
-            stage.engine().open(SessionRequest { mode: asked, ..again(&stage, &link) }).await.unwrap();
+            stage.engine().open(OpenSession { mode: asked, ..again(&stage, &link) }).await.unwrap();
         let mode = rights(&mut first).await.split(';').next().unwrap().to_owned();
         let mut later = stage.after_crash(POKES);
         later.bypass = bypass;

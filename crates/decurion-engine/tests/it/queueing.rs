@@ -1,8 +1,8 @@
 //! What waits while the root works: prompts, as many as there is room for, and whoever wants to see how it stands.
 
 use decurion_protocol::{
-    Block, Command, Envelope, Event, Inspected, LineId, Link, Origin, Outcome, Place as _, Reply, RuleSet,
-    SessionId, SessionRequest, Start,
+    Block, Command, Envelope, Event, Inspected, LineId, Link, OpenSession, Origin, Outcome, Place as _,
+    Reply, RuleSet, SessionId, Start,
 };
 use decurion_store::{Found, Journal as _, ReplayOptions, SessionWriter};
 use decurion_testkit::stage::{Stage, send};
@@ -144,7 +144,7 @@ fn submit(id: u128, text: &str) -> Command {
 /// Opens the session again as it is on this stage.
 async fn resumed(stage: &Stage, session: SessionId) -> Link {
     let start = Start::Resume { id: session, at: None };
-    stage.engine().open(SessionRequest { start, ..stage.request.clone() }).await.unwrap()
+    stage.engine().open(OpenSession { start, ..stage.request.clone() }).await.unwrap()
 }
 
 /// Lets the session finish all that it has to do, and close.
@@ -275,7 +275,7 @@ async fn a_fork_leaves_the_queue_behind() {
     reply(&mut link, 1).await;
     let after = stage.after_crash(SLOW);
     let start = Start::Fork { from: link.session, id: None, at: None };
-    let fork = after.engine().open(SessionRequest { start, ..after.request.clone() }).await.unwrap();
+    let fork = after.engine().open(OpenSession { start, ..after.request.clone() }).await.unwrap();
     let session = fork.session;
     finished(fork).await;
     assert_eq!(prompted(&after.recorded(session)), ["go"]);

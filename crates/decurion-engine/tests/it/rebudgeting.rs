@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decurion_protocol::{
-    Answer, Command, Envelope, Event, Limits, Money, Outcome, QuestionId, RuleSet, SessionRequest, Start,
-    TaskId,
+    Answer, Command, Envelope, Event, Limits, Money, OpenSession, Outcome, QuestionId, RuleSet, Start, TaskId,
 };
 use decurion_testkit::stage::{Plain, Stage, render, send};
 use expect_test::expect;
@@ -212,7 +211,7 @@ async fn what_was_given_is_there_after_any_crash_and_for_one_that_goes_on() {
     for (after, most) in [(given - 1, 1), (given, 3)] {
         let second = first.after_crash_at(after);
         let start = Start::Resume { id: session, at: None };
-        let mut playing = Playing::with(&second, SessionRequest { start, ..second.request.clone() }).await;
+        let mut playing = Playing::with(&second, OpenSession { start, ..second.request.clone() }).await;
         let (turns, outcome) = playing.end().await;
         assert_eq!(turns, most, "{}", render(&playing.events));
         assert_eq!(outcome.word(), "completed");

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use decurion_model::{BoxStream, Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, Said};
-use decurion_protocol::{Block, Command, Event, Outcome, Place as _, SessionRequest, Start};
+use decurion_protocol::{Block, Command, Event, OpenSession, Outcome, Place as _, Start};
 use decurion_testkit::stage::{Played, Stage, send};
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
@@ -50,8 +50,8 @@ const REFUSALS: [(Dialect, &str, &str); 9] = [
     ),
 ];
 
-fn again(stage: &Stage, played: &Played) -> SessionRequest {
-    SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() }
+fn again(stage: &Stage, played: &Played) -> OpenSession {
+    OpenSession { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() }
 }
 
 fn compactions(stage: &Stage, played: &Played) -> usize {
@@ -92,7 +92,7 @@ fn picture() -> Block {
 }
 
 /// Prompts with a picture, then with words alone, in one session or in a resumed one.
-async fn with_picture(stage: &Stage, request: SessionRequest, more: &[&str]) -> Played {
+async fn with_picture(stage: &Stage, request: OpenSession, more: &[&str]) -> Played {
     let mut link = stage.engine().open(request).await.unwrap();
     let mut events = Vec::new();
     send(&link, 1, Command::Prompt { blocks: vec![Block::text("look"), picture()] }).await;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use decurion_engine::worktree::{Released, Wanted};
 use decurion_protocol::{
-    Answer, Block, Command, Envelope, Event, Mode, Origin, Outcome, Place as _, Rule, SessionId,
-    SessionRequest, Start, Worktree,
+    Answer, Block, Command, Envelope, Event, Mode, OpenSession, Origin, Outcome, Place as _, Rule, SessionId,
+    Start, Worktree,
 };
 use decurion_store::{Lease, LeaseState};
 use decurion_testkit::repo::Repo;
@@ -68,8 +68,8 @@ fn leases(stage: &Stage) -> Vec<Lease> {
     stage.worktrees.as_ref().unwrap().leases().all(None).unwrap().0
 }
 
-fn resumed(stage: &Stage, session: SessionId) -> SessionRequest {
-    SessionRequest { start: Start::Resume { id: session, at: None }, ..stage.request.clone() }
+fn resumed(stage: &Stage, session: SessionId) -> OpenSession {
+    OpenSession { start: Start::Resume { id: session, at: None }, ..stage.request.clone() }
 }
 
 const THERE_AND_BACK: &str = r#"
@@ -390,7 +390,7 @@ async fn a_session_that_ends_inside_goes_on_there_and_can_leave_then() {
     let worktree = places(&all(&first))[0].1.clone().unwrap();
     assert_eq!(places(&all(&first))[0].0, worktree.path.join("sub"), "the same folder, there");
     let elsewhere = tempfile::tempdir().unwrap();
-    let request = SessionRequest { cwd: utf8(elsewhere.path()), ..resumed(&stage, first.session) };
+    let request = OpenSession { cwd: utf8(elsewhere.path()), ..resumed(&stage, first.session) };
     let there = stage.request.cwd.join("b.txt");
     let stage = stage.resuming(&format!(
         "when text=/read/\n  call Read {{\"file_path\": \"b.txt\"}}\n  call Read {{\"file_path\": \"{there}\"}}\n{}",
@@ -418,7 +418,7 @@ async fn a_session_whose_entered_checkout_is_gone_goes_on_where_it_was_before() 
     );
     // What is on record the first time is so the second time.
     for (from, is_first) in [(utf8(elsewhere.path()), true), (utf8(repo.path()), false)] {
-        let request = SessionRequest { cwd: from, ..resumed(&stage, first.session) };
+        let request = OpenSession { cwd: from, ..resumed(&stage, first.session) };
         let again = stage.play_all(request, &["where", "out"]).await.unwrap();
         assert_eq!(results(&again, "Bash", false), [utf8(repo.path()).as_str()]);
         let said = results(&again, "ExitWorktree", false);
@@ -439,7 +439,7 @@ async fn a_session_whose_entered_checkout_is_gone_goes_on_where_it_was_before() 
     let played = began.play("go").await;
     let lease = leases(&began).into_iter().find(|lease| lease.name == "own").unwrap();
     fs::remove_dir_all(&lease.path).unwrap();
-    let request = SessionRequest { worktree: None, ..resumed(&began, played.session) };
+    let request = OpenSession { worktree: None, ..resumed(&began, played.session) };
     let refused = began.play_all(request, &["where"]).await.map(drop).unwrap_err().to_string();
     assert!(refused.contains("working directory is gone"), "{refused}");
 }
@@ -821,7 +821,7 @@ async fn a_fork_of_a_session_works_in_no_checkout_of_that() {
     let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen text=/where/\n  call Bash {\"command\": \"pwd; echo x > x.txt\"}\nwhen\n  say \"done\"\n";
     let stage = allowed(&repo, script);
     let first = stage.play("where").await;
-    let request = SessionRequest {
+    let request = OpenSession {
         start: Start::Fork { from: first.session, id: None, at: None },
         ..stage.request.clone()
     };
@@ -855,7 +855,7 @@ async fn a_session_that_goes_on_elsewhere_works_there_with_its_shell_too() {
         (resume, utf8(elsewhere.path()), utf8(elsewhere.path())),
     ];
     for (start, cwd, expected) in rows {
-        let request = SessionRequest { start, cwd: cwd.clone(), ..stage.request.clone() };
+        let request = OpenSession { start, cwd: cwd.clone(), ..stage.request.clone() };
         let played = stage.play_all(request, &["where"]).await.unwrap();
         assert_eq!(results(&played, "Bash", false), [expected.as_str()]);
         let moved = told(&played).contains(&format!("The session now works in {cwd}."));

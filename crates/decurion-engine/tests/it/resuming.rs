@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use decurion_protocol::{
-    Block, Command, Envelope, Event, LineId, Outcome, Place as _, Reply, SessionRequest, Start,
+    Block, Command, Envelope, Event, LineId, OpenSession, Outcome, Place as _, Reply, Start,
 };
 use decurion_testkit::stage::{Stage, render, send};
 use expect_test::expect;
 use futures_util::StreamExt as _;
 
-fn again(stage: &Stage, id: decurion_protocol::SessionId) -> SessionRequest {
-    SessionRequest { start: Start::Resume { id, at: None }, ..stage.request.clone() }
+fn again(stage: &Stage, id: decurion_protocol::SessionId) -> OpenSession {
+    OpenSession { start: Start::Resume { id, at: None }, ..stage.request.clone() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -42,7 +42,7 @@ async fn a_prompt_sent_again_after_a_restart_is_not_taken_again() {
     let stage = Stage::new("when turn=1\n  say \"one\"\nwhen\n  say \"more\"\n");
     let line = LineId(uuid::Uuid::from_u128(7));
     let submit = |line| Command::Submit { line, blocks: vec![Block::text("go")] };
-    let said = async |request: SessionRequest, lines: &[LineId]| {
+    let said = async |request: OpenSession, lines: &[LineId]| {
         let mut link = stage.engine().open(request).await.unwrap();
         for (id, line) in (1..).zip(lines) {
             send(&link, id, submit(*line)).await;
@@ -72,7 +72,7 @@ async fn a_prompt_sent_again_after_a_restart_is_not_taken_again() {
 async fn a_fork_goes_its_own_way_and_leaves_the_first_alone() {
     let stage = Stage::new("when turn=1\n  say \"one\"\nwhen turn=2\n  say \"two\"\n");
     let first = stage.play("go").await;
-    let fork = SessionRequest {
+    let fork = OpenSession {
         start: Start::Fork { from: first.session, id: None, at: None },
         ..stage.request.clone()
     };
@@ -226,7 +226,7 @@ async fn a_prompt_that_was_never_answered_is_sent_again() {
     for crash in said..=record.last().unwrap().seq {
         let stage = stage.after_crash_at(crash);
         let start = Start::Resume { id: link.session, at: None };
-        let mut link = stage.engine().open(SessionRequest { start, ..stage.request.clone() }).await.unwrap();
+        let mut link = stage.engine().open(OpenSession { start, ..stage.request.clone() }).await.unwrap();
         send(&link, 1, submit()).await;
         let (mut reply, mut outcome) = (None, None);
         while reply.is_none() || outcome.is_none() && !matches!(reply, Some(Reply::Refused { .. })) {

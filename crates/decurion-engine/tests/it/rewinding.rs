@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use camino::Utf8PathBuf;
 use decurion_protocol::{
-    AgentDefinition, Block, Command, Envelope, Event, FileBefore, LineId, Link, Place as _, Reply, Rewound,
-    Rule, SessionId, SessionRequest, Start,
+    AgentDefinition, Block, Command, Envelope, Event, FileBefore, LineId, Link, OpenSession, Place as _,
+    Reply, Rewound, Rule, SessionId, Start,
 };
 use decurion_testkit::repo::Repo;
 use decurion_testkit::stage::{Stage, send};
@@ -38,7 +38,7 @@ struct Talk<'a> {
 }
 
 impl<'a> Talk<'a> {
-    async fn begin(stage: &'a Stage, request: SessionRequest) -> Self {
+    async fn begin(stage: &'a Stage, request: OpenSession) -> Self {
         Self { stage, link: stage.engine().open(request).await.unwrap(), next: 100 }
     }
 
@@ -344,12 +344,12 @@ async fn what_was_not_kept_is_named() {
         call Write {\"file_path\": \"b.txt\", \"content\": \"b\"}\nwhen\n  say \"done\"\n";
     let stage = stage(script);
     put(&stage, "a.txt", "one\n");
-    let mut talk = Talk::begin(&stage, SessionRequest { checkpoints: false, ..stage.request.clone() }).await;
+    let mut talk = Talk::begin(&stage, OpenSession { checkpoints: false, ..stage.request.clone() }).await;
     talk.prompt(1, "go").await;
     let session = talk.close().await;
     assert_eq!(checkpoints(&stage, session), []);
     // The next process has it switched on: what it did not see begin is not known to it.
-    let request = SessionRequest { start: Start::Resume { id: session, at: None }, ..stage.request.clone() };
+    let request = OpenSession { start: Start::Resume { id: session, at: None }, ..stage.request.clone() };
     let mut talk = Talk::begin(&stage, request).await;
     expect!["[] +0 -0 error: nothing was changed: what b.txt held was not kept: it was changed while file checkpointing was off"]
         .assert_eq(&talk.rewind(1, false).await.replace(&format!("{}/", stage.request.cwd), ""));
@@ -432,8 +432,7 @@ async fn files_go_back_after_a_crash() {
         let stage = began.after_crash_at(seq);
         put(&began, "a.txt", "1\n");
         put(&began, "new.txt", "new");
-        let request =
-            SessionRequest { start: Start::Resume { id: session, at: None }, ..began.request.clone() };
+        let request = OpenSession { start: Start::Resume { id: session, at: None }, ..began.request.clone() };
         let mut talk = Talk::begin(&stage, request).await;
         assert_eq!(talk.rewind(1, false).await, "[a.txt, new.txt] +1 -2", "{seq}");
         assert_eq!(files(&began), r#"{a.txt="one\n"}"#, "{seq}");
@@ -467,7 +466,7 @@ async fn a_fork_does_not_go_back_behind_its_beginning() {
     let stage = stage(EDITED);
     let session = edited(&stage).await.close().await;
     let request =
-        SessionRequest { start: Start::Fork { from: session, id: None, at: None }, ..stage.request.clone() };
+        OpenSession { start: Start::Fork { from: session, id: None, at: None }, ..stage.request.clone() };
     let mut talk = Talk::begin(&stage, request).await;
     expect!["[] +0 -0 error: this prompt is from before the session was forked or imported; what changed then was not kept here: 00000000-0000-0000-0000-000000000001"].assert_eq(&talk.rewind(1, false).await);
     assert_eq!(files(&stage), r#"{a.txt="1\n" new.txt="new"}"#);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use decurion_engine::AgentSettings;
 use decurion_exec::{Guard, GuardProgram};
 use decurion_protocol::{
-    AgentDefinition, AgentSource, Answer, Block, Command, Envelope, Event, Link, Place as _, QuestionId,
-    Reply, SessionId, SessionRequest, Start, TaskId,
+    AgentDefinition, AgentSource, Answer, Block, Command, Envelope, Event, Link, OpenSession, Place as _,
+    QuestionId, Reply, SessionId, Start, TaskId,
 };
 use decurion_testkit::stage::{Stage, render, send};
 use futures_util::StreamExt as _;
@@ -47,8 +47,8 @@ pub async fn until<T>(link: &mut Link, wanted: impl Fn(&Event, bool) -> Option<T
 }
 
 /// The request that opens a session again.
-pub fn again(stage: &Stage, link: &Link) -> SessionRequest {
-    SessionRequest { start: Start::Resume { id: link.session, at: None }, ..stage.request.clone() }
+pub fn again(stage: &Stage, link: &Link) -> OpenSession {
+    OpenSession { start: Start::Resume { id: link.session, at: None }, ..stage.request.clone() }
 }
 
 /// An agent of the user's that may use what its parent may.
@@ -78,14 +78,14 @@ impl Playing {
         playing
     }
 
-    pub async fn with(stage: &Stage, request: SessionRequest) -> Self {
+    pub async fn with(stage: &Stage, request: OpenSession) -> Self {
         let link = stage.engine().open(request).await.unwrap();
         Self { link, events: Vec::new(), asked: 100, open: Vec::new() }
     }
 
     pub async fn again(stage: &Stage, session: SessionId) -> Self {
         let start = Start::Resume { id: session, at: None };
-        Self::with(stage, SessionRequest { start, ..stage.request.clone() }).await
+        Self::with(stage, OpenSession { start, ..stage.request.clone() }).await
     }
 
     pub async fn until<T>(&mut self, mut wanted: impl FnMut(&Envelope) -> Option<T>) -> T {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    Answer, Block, Command, Envelope, Event, Link, Origin, Place as _, Reply, Rule, RuleSet, SessionRequest,
+    Answer, Block, Command, Envelope, Event, Link, OpenSession, Origin, Place as _, Reply, Rule, RuleSet,
     ShellEnding, Start,
 };
 use decurion_testkit::faults::ledger::Ledger;
@@ -30,7 +30,7 @@ impl Playing {
         Self::with(stage, stage.request.clone()).await
     }
 
-    async fn with(stage: &Stage, request: SessionRequest) -> Self {
+    async fn with(stage: &Stage, request: OpenSession) -> Self {
         let link = stage.engine().open(request).await.unwrap();
         Self { link, events: Vec::new(), asked: 100 }
     }
@@ -239,7 +239,7 @@ async fn whatever_record_is_the_last_a_command_is_told_once_and_run_once() {
     for after in 1..=whole.last().unwrap().seq {
         let second = with_processes(first.after_crash_at(after).resuming("when\n  say \"again\"\n"));
         let start = Start::Resume { id: session, at: None };
-        let mut playing = Playing::with(&second, SessionRequest { start, ..second.request.clone() }).await;
+        let mut playing = Playing::with(&second, OpenSession { start, ..second.request.clone() }).await;
         playing.prompt("are you there?").await;
         let log = playing.finish().await;
         let record = second.recorded(session);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::link::{BoxFuture, BoxStream};
 use decurion_protocol::{
-    Command, CommandReceiver, Envelope, Event, Link, Place, PlaceError, Reply, Request, RequestId, RunId,
-    SessionId, SessionRequest, SessionSummary, Start,
+    Command, CommandReceiver, Envelope, Event, Link, OpenSession, Place, PlaceError, Reply, Request,
+    RequestId, RunId, SessionId, SessionSummary, Start,
 };
 use futures_util::{StreamExt as _, future, stream};
 use jiff::Timestamp;
@@ -232,7 +232,7 @@ impl LiveSessions {
 }
 
 impl Place for LiveSessions {
-    fn open(&self, request: SessionRequest) -> BoxFuture<'_, Result<Link, PlaceError>> {
+    fn open(&self, request: OpenSession) -> BoxFuture<'_, Result<Link, PlaceError>> {
         Box::pin(async move {
             let Start::Resume { id, at: None } = request.start else {
                 return Err(PlaceError::Usage(

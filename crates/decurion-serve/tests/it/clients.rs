@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use decurion_protocol::{
-    AgentDefinition, Command, Event, Limits, Link, Persistence, Place, PlaceError, Reply, SessionId,
-    SessionRequest, Start, ToolSelection,
+    AgentDefinition, Command, Event, Limits, Link, OpenSession, Persistence, Place, PlaceError, Reply,
+    SessionId, Start, ToolSelection,
 };
 use decurion_serve::socket::{FIRST_REQUEST, LONGEST_BACKLOG, LiveSessions, connect};
 use futures_util::StreamExt as _;
@@ -168,8 +168,8 @@ async fn a_session_that_everyone_left_is_not_kept_alive_by_its_door() {
     drop(folder);
 }
 
-fn session(start: Start) -> SessionRequest {
-    SessionRequest {
+fn session(start: Start) -> OpenSession {
+    OpenSession {
         start,
         cwd: "/".into(),
         worktree: None,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decurion_protocol::{
-    AgentId, Answer, Block, Clock, Envelope, Event, LineId, Message, MessageMeta, Origin, SessionId,
-    SessionRequest, Start, TaskKind, TaskRecord, Timing, ToolOutput, Usage, WaitKind,
+    AgentId, Answer, Block, Clock, Envelope, Event, LineId, Message, MessageMeta, OpenSession, Origin,
+    SessionId, Start, TaskKind, TaskRecord, Timing, ToolOutput, Usage, WaitKind,
 };
 use decurion_serve::trace::{Fold, SpanKind, Timeline};
 use decurion_testkit::stage::{Plain, Stage};
@@ -307,8 +307,7 @@ when agent=main
         again.clock = Arc::new(Late(Simulated(Instant::now())));
         let died = timeline(&again.recorded(session));
         shape(&died);
-        let request =
-            SessionRequest { start: Start::Resume { id: session, at: None }, ..again.request.clone() };
+        let request = OpenSession { start: Start::Resume { id: session, at: None }, ..again.request.clone() };
         again.play_all(request, &["are you there?"]).await.unwrap();
         let went_on = timeline(&again.recorded(session));
         shape(&went_on);

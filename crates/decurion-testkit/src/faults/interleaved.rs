@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decurion_protocol::{
-    AgentId, Block, Command, Envelope, Event, Link, Mode, Place as _, SessionId, SessionRequest, Start,
-    TaskId, TaskState,
+    AgentId, Block, Command, Envelope, Event, Link, Mode, OpenSession, Place as _, SessionId, Start, TaskId,
+    TaskState,
 };
 use futures_util::StreamExt as _;
 use tokio::time::Instant;
@@ -166,7 +166,7 @@ async fn play(plan: &Plan, dice: &mut Dice) -> Result<(usize, bool), String> {
     let second = first.after_crash(&script);
     let id: SessionId = session.link.session;
     drop(session);
-    let request = SessionRequest { start: Start::Resume { id, at: None }, ..second.request.clone() };
+    let request = OpenSession { start: Start::Resume { id, at: None }, ..second.request.clone() };
     let mut session = Session::open(&second, request).await?;
     if dice.below(2) == 0 {
         send(&session.link, 1, Command::Prompt { blocks: vec![Block::text("go on")] }).await;
@@ -194,7 +194,7 @@ struct Session {
 }
 
 impl Session {
-    async fn open(stage: &Stage, request: SessionRequest) -> Result<Self, String> {
+    async fn open(stage: &Stage, request: OpenSession) -> Result<Self, String> {
         let link = stage.engine().open(request).await.map_err(|error| error.to_string())?;
         Ok(Self { link, begun: Instant::now(), agents: Vec::new(), held: Vec::new(), seen: Vec::new() })
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use decurion_engine::mcp::{McpParts, Servers};
 use decurion_protocol::mcp::{Manifests, McpHealth, McpServer, McpTransport};
 use decurion_protocol::{
-    AgentDefinition, Answer, Block, Command, Equipment, Event, Origin, Place as _, ReleaseStep, RequestId,
-    Rule, SessionRequest, Start, StartStep,
+    AgentDefinition, Answer, Block, Command, Equipment, Event, OpenSession, Origin, Place as _, ReleaseStep,
+    RequestId, Rule, Start, StartStep,
 };
 use decurion_testkit::stage::{Played, Stage, send};
 use expect_test::expect;
@@ -401,7 +401,7 @@ async fn an_agent_that_goes_on_has_the_tools_of_its_parents_servers_still() {
         _ => None,
     });
     let start = Start::Resume { id: played.session, at: None };
-    let request = SessionRequest { start, ..stage.request.clone() };
+    let request = OpenSession { start, ..stage.request.clone() };
     let prompt = format!("resume {}", inner.unwrap());
     let again = within(stage.play_all(request, &[&prompt])).await.unwrap();
     assert!(results(&again).contains(&"heard: again".to_owned()), "{:?}", results(&again));

@@ -13,7 +13,7 @@ use decurion_exec::{Capture, CaptureBounds, Guard, Launch};
 use decurion_model::pace::Pace;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    AgentDefinition, Limits, Mode, Persistence, Rule, SessionRequest, Start, ToolSelection,
+    AgentDefinition, Limits, Mode, Persistence, Rule, OpenSession, Start, ToolSelection,
 };
 
 use super::no_folder;
@@ -75,11 +75,11 @@ impl Stage {
     }
 
     /// The request for a session in which these rules allow, and a person answers or there is none.
-    pub fn session(&self, allowed: &[&str], answers: bool) -> Result<SessionRequest, Failure> {
+    pub fn session(&self, allowed: &[&str], answers: bool) -> Result<OpenSession, Failure> {
         let rule = |text: &&str| {
             Rule::parse(text, RuleSource::CliArg).map_err(|error| Failure::failed(error.to_string()))
         };
-        Ok(SessionRequest {
+        Ok(OpenSession {
             start: Start::New { id: None },
             cwd: self.repository.clone(),
             worktree: None,

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use camino::Utf8Path;
 use decurion_engine::task::{BY_END, TaskTable};
-use decurion_protocol::{Envelope, Event, Outcome, SessionRequest, Start, TaskId, TaskKind, TaskState};
+use decurion_protocol::{Envelope, Event, OpenSession, Outcome, Start, TaskId, TaskKind, TaskState};
 use decurion_serve::progress::one_line;
 
 use super::past;
@@ -15,7 +15,7 @@ const MOST_NAMED: usize = 4;
 
 /// The sentence for a session that resumes, with how to resume an agent there.
 pub fn of(
-    request: &SessionRequest,
+    request: &OpenSession,
     state: Option<&Utf8Path>,
     to_resume: &str,
 ) -> Option<(&'static str, String)> {

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use camino::Utf8PathBuf;
-use decurion_protocol::{Link, Mode, Place, SessionId, SessionRequest, Start};
+use decurion_protocol::{Link, Mode, Place, SessionId, OpenSession, Start};
 use decurion_store::{Archive, Found};
 use decurion_tui::app::{Farewell, Next};
 
@@ -16,7 +16,7 @@ pub struct Exits {
     /// Where sessions are opened.
     pub place: Arc<dyn Place>,
     /// How this one was opened.
-    pub request: SessionRequest,
+    pub request: OpenSession,
     pub session: SessionId,
     pub state: Option<Utf8PathBuf>,
     /// The socket through which anybody could come back to it.
@@ -94,9 +94,9 @@ impl Exits {
 
 /// The request for the session that replaces this one. A continued conversation keeps its mode, and so does a new one;
 /// another session has its own. If the program was started without checks, that mode can be chosen later too.
-pub fn following(before: SessionRequest, session: SessionId, next: &Next) -> SessionRequest {
+pub fn following(before: OpenSession, session: SessionId, next: &Next) -> OpenSession {
     let bypass = before.bypass || before.mode == Some(Mode::BypassPermissions);
-    let mut request = SessionRequest { start: next.start.clone(), worktree: None, bypass, ..before };
+    let mut request = OpenSession { start: next.start.clone(), worktree: None, bypass, ..before };
     let goes_on = match next.start {
         Start::New { .. } => true,
         Start::Resume { id, .. } => id == session,
@@ -109,7 +109,7 @@ pub fn following(before: SessionRequest, session: SessionId, next: &Next) -> Ses
     request
 }
 
-pub async fn open(place: &dyn Place, request: SessionRequest) -> Result<Link, Failure> {
+pub async fn open(place: &dyn Place, request: OpenSession) -> Result<Link, Failure> {
     place.open(request).await.map_err(|error| {
         let held = matches!(error, decurion_protocol::PlaceError::Held { .. });
         let failure = Failure::from(error);

@@ -9,7 +9,7 @@ use decurion_engine::permission::{self, Around, Checkouts, Policy};
 use decurion_engine::trail::Trails;
 use decurion_engine::{Definitions as _, Models as _};
 use decurion_protocol::{
-    AgentDefinition, Intent, Limits, Mode, Persistence, Place, RuleSet, SessionRequest, Start, Verdict,
+    AgentDefinition, Intent, Limits, Mode, OpenSession, Persistence, Place, RuleSet, Start, Verdict,
 };
 use decurion_serve::{Lines, McpServe};
 use decurion_tools::{Surroundings, Tool, ToolSpec};
@@ -116,7 +116,7 @@ fn offer(
             format!("Agent type '{name}' not found. The types are: {}", known.join(", "))
         })?;
         let fallback_model = fallback_model.clone();
-        Ok(SessionRequest { fallback_model, ..request(&loaded, &definition, input) })
+        Ok(OpenSession { fallback_model, ..request(&loaded, &definition, input) })
     });
     McpServe { place, tools, session, version: wire::VERSION.to_owned() }
 }
@@ -166,11 +166,11 @@ fn lower(one: Option<u32>, other: Option<u32>) -> Option<u32> {
 }
 
 /// The session that a call asks for: its main agent is the one named.
-fn request(loaded: &Loaded, definition: &AgentDefinition, input: &Value) -> SessionRequest {
+fn request(loaded: &Loaded, definition: &AgentDefinition, input: &Value) -> OpenSession {
     let named = |model: &String| model != "inherit";
     let turns = input["max_turns"].as_u64().and_then(|turns| u32::try_from(turns).ok());
     let usual = &loaded.settings.budget;
-    SessionRequest {
+    OpenSession {
         start: Start::New { id: None },
         cwd: loaded.paths.cwd.clone(),
         worktree: None,

@@ -4,8 +4,8 @@
 use camino::Utf8Path;
 use decurion_config::{Loaded, rules};
 use decurion_protocol::{
-    AgentDefinition, Limits, LineId, Money, Persistence, ResumeAt, SessionId, SessionRequest, Start,
-    Thinking, ToolSelection,
+    AgentDefinition, Limits, LineId, Money, OpenSession, Persistence, ResumeAt, SessionId, Start, Thinking,
+    ToolSelection,
 };
 use decurion_serve::Initialize;
 use serde_json::Value;
@@ -24,10 +24,10 @@ pub fn session_request(
     main: Option<&AgentDefinition>,
     wanted: Option<&Initialize>,
     entrypoint: &str,
-) -> Result<SessionRequest, Failure> {
+) -> Result<OpenSession, Failure> {
     let cwd = loaded.paths.cwd.clone();
     let wish = |text: fn(&Initialize) -> &Option<String>| wanted.and_then(|wanted| text(wanted).clone());
-    Ok(SessionRequest {
+    Ok(OpenSession {
         start: start(args, loaded)?,
         worktree: args.worktree.clone(),
         directories: Vec::new(),

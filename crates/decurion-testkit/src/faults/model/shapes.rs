@@ -2,7 +2,7 @@
 //! stage; every request it makes is held against the provider's rules.
 
 use decurion_model::Dialect;
-use decurion_protocol::{Event, Outcome, SessionRequest, Start};
+use decurion_protocol::{Event, OpenSession, Outcome, Start};
 use futures_util::FutureExt as _;
 
 use super::history::headers;
@@ -116,7 +116,7 @@ fn play(shape: &Shape, dialect: Dialect) -> Result<(), String> {
         let played = stage.play("go").await;
         // The session lives on: another prompt is answered.
         let start = Start::Resume { id: played.session, at: None };
-        let request = SessionRequest { start, ..stage.request.clone() };
+        let request = OpenSession { start, ..stage.request.clone() };
         let next = stage.play_all(request, &["and then"]).await.map_err(|error| error.to_string());
         (played, next)
     });
