@@ -7,7 +7,7 @@ use decurion_protocol::{AgentDefinition, RuleSet};
 use decurion_tools::{Tool, ToolContext};
 
 use crate::child::{AgentSettings, BackgroundChoice};
-use crate::desk::Desk;
+use crate::run_handle::CallingRun;
 
 pub mod agent;
 pub mod ask;
@@ -41,9 +41,9 @@ pub fn asking() -> Vec<Arc<dyn Tool>> {
     std::iter::once(ask).chain(plan::both()).collect()
 }
 
-/// The desk of the run that calls.
-fn desk(cx: &ToolContext) -> Option<Arc<Desk>> {
-    Arc::clone(cx.host.as_ref()?).downcast::<Desk>().ok()
+/// The run that calls.
+fn caller(cx: &ToolContext) -> Option<Arc<CallingRun>> {
+    Arc::clone(cx.host.as_ref()?).downcast::<CallingRun>().ok()
 }
 
 /// What is said where a tool of the engine is called outside it.

@@ -99,9 +99,9 @@ async fn found(bench: &Bench<'_>, names: Vec<Mention>) -> Option<(Mention, Kind)
 
 /// What is in a file or a folder, or why it may not be read.
 async fn read(bench: &Bench<'_>, mention: &Mention, kind: Kind) -> Result<ToolOutput, String> {
-    let tool = bench.ports.tools.get("Read").cloned().ok_or("this session has no tool Read")?;
+    let tool = bench.run.tools.get("Read").cloned().ok_or("this session has no tool Read")?;
     let is_image = mention::is_image(&mention.path);
-    let asks = is_image && kind == Kind::File && bench.ports.rights.borrow().answers;
+    let asks = is_image && kind == Kind::File && bench.run.rights.borrow().answers;
     let (first, count) = match mention.lines {
         Some((first, last)) => (first, (last - first + 1).min(MOST_LINES)),
         None => (1, MOST_LINES),
@@ -132,7 +132,7 @@ async fn read(bench: &Bench<'_>, mention: &Mention, kind: Kind) -> Result<ToolOu
     if output.is_error {
         return Err(output.content.text().trim().to_owned());
     }
-    Ok(call::clean(&bench.ports.equipment.redact, output))
+    Ok(call::clean(&bench.run.equipment.redact, output))
 }
 
 /// A part of a text, or all of what has no lines.

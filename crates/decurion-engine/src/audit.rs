@@ -34,13 +34,13 @@ pub(crate) async fn record(
     intent: &Intent,
     (decision, by): (&Decision, DecidedBy),
 ) -> Result<(), JournalLost> {
-    let ports = bench.ports;
-    if !ports.audit.is_kept() {
+    let run = bench.run;
+    if !run.audit.is_kept() {
         return Ok(());
     }
-    let clean = |text: &str| (ports.equipment.redact)(text).unwrap_or_else(|| text.to_owned());
+    let clean = |text: &str| (run.equipment.redact)(text).unwrap_or_else(|| text.to_owned());
     let (mode, undecided, trusted) = {
-        let rights = ports.rights.borrow();
+        let rights = run.rights.borrow();
         (rights.mode, rights.undecided, rights.trusted)
     };
     let entry = PermissionEntry {
@@ -50,7 +50,7 @@ pub(crate) async fn record(
         decision: decision.verdict,
         by,
         rule: decision.rule.as_deref().map(clean),
-        mode: child::mode((mode, undecided), &ports.desk.modes, trusted).value,
+        mode: child::mode((mode, undecided), &run.lineage.modes, trusted).value,
         reason: clean(&decision.reason),
     };
     keep(bench, AuditKind::Permission(entry)).await
@@ -62,9 +62,9 @@ pub(crate) async fn record_refusal(
     title: &str,
     refusal: &Refusal,
 ) -> Result<(), JournalLost> {
-    let ports = bench.ports;
-    let clean = |text: &str| (ports.equipment.redact)(text).unwrap_or_else(|| text.to_owned());
-    let form = ports.equipment.sandbox.as_ref().map_or("none", |maker| maker.settings().form.name());
+    let run = bench.run;
+    let clean = |text: &str| (run.equipment.redact)(text).unwrap_or_else(|| text.to_owned());
+    let form = run.equipment.sandbox.as_ref().map_or("none", |maker| maker.settings().form.name());
     let kind = AuditKind::Sandbox {
         title: clean(title),
         refused: clean(&refusal.text()),
@@ -76,7 +76,7 @@ pub(crate) async fn record_refusal(
 
 /// Records that a command runs without the sandbox.
 pub(crate) fn record_unsandboxed(bench: &Bench<'_>, call: &CallId, title: &str, profile: Option<Profile>) {
-    let clean = |text: &str| (bench.ports.equipment.redact)(text).unwrap_or_else(|| text.to_owned());
+    let clean = |text: &str| (bench.run.equipment.redact)(text).unwrap_or_else(|| text.to_owned());
     let reason = match profile {
         Some(Profile::Outside) => "allowed by an answer",
         _ => "sandbox.excludedCommands",
@@ -89,10 +89,10 @@ pub(crate) fn record_unsandboxed(bench: &Bench<'_>, call: &CallId, title: &str, 
 }
 
 async fn keep(bench: &Bench<'_>, kind: AuditKind) -> Result<(), JournalLost> {
-    let ports = bench.ports;
-    if let Some(text) = ports.audit.record(Witness::new(bench).entry(kind)) {
+    let run = bench.run;
+    if let Some(text) = run.audit.record(Witness::new(bench).entry(kind)) {
         let notice = Event::Notice { level: "warning".to_owned(), text };
-        ports.journal.write(&ports.who, vec![notice]).await?;
+        run.journal.write(&run.who, vec![notice]).await?;
     }
     Ok(())
 }
@@ -110,13 +110,13 @@ pub(crate) struct Witness {
 impl Witness {
     /// The agent that makes these calls.
     pub fn new(bench: &Bench<'_>) -> Self {
-        let ports = bench.ports;
+        let run = bench.run;
         Self {
-            audit: Arc::clone(&ports.audit),
-            clock: Arc::clone(&ports.clock),
-            session: Some(ports.session),
-            agent: ports.who.agent.clone(),
-            path: ports.desk.path.clone(),
+            audit: Arc::clone(&run.audit),
+            clock: Arc::clone(&run.clock),
+            session: Some(run.session_id),
+            agent: run.who.agent.clone(),
+            path: run.lineage.path.clone(),
         }
     }
 

@@ -30,17 +30,17 @@ use crate::audit::{self, decided_by};
 use crate::bounds;
 use crate::child;
 use crate::confine::{Confinement, Place};
-use crate::context::OpenCall;
-use crate::desk::Wish;
+use crate::context::{OpenCall, Prefix};
 use crate::egress::Fetching;
 use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
 use crate::hooked::{Hooked, HookedCall};
 use crate::journal::JournalLost;
 use crate::permission::{Around, NamedWrite, Policy, Walls, decide, is_inside, named_writes, suggest};
-use crate::ports::{Ask, Ports, new_line};
+use crate::ports::{Ask, new_line};
 use crate::repository::look_at_disk;
 use crate::rules::{self, OpenRules};
+use crate::run_handle::{CallingRun, RunHandle};
 use crate::sandbox::hints;
 use crate::trail::Trails;
 use crate::withheld::Withheld;
@@ -86,13 +86,15 @@ pub struct Ready {
 pub struct Bench<'a> {
     /// The run, with where it works now.
     pub spec: Arc<RunSpec>,
-    pub ports: &'a Ports,
+    pub run: &'a RunHandle,
     /// Where its calls happen.
     pub around: Surroundings,
     /// What it has read.
     pub seen: Arc<FilesSeen>,
     /// The rules of the skills that it follows.
     pub follows: OwnRules,
+    /// Its conversation before the message with these calls; only where one of them starts an agent.
+    pub prefix: Option<Arc<Prefix>>,
 }
 
 /// What came of a call.
@@ -134,10 +136,10 @@ pub fn prepare(bench: &Bench<'_>, call: Call) -> Prepared {
         );
         return Prepared::answered(call, ToolOutput::usage_error(text));
     }
-    let (tool, input) = match bench.ports.tools.resolve(&call.name, &call.input) {
+    let (tool, input) = match bench.run.tools.resolve(&call.name, &call.input) {
         Ok(found) => (Arc::clone(found.tool), found.input.into_owned()),
         Err(error) => {
-            let known: Vec<&str> = bench.ports.tools.names().collect();
+            let known: Vec<&str> = bench.run.tools.names().collect();
             let text = match error {
                 CallError::NoSuchTool(_) => format!("{error}. The tools are: {}", known.join(", ")),
                 CallError::Input(_) => error.to_string(),
@@ -146,8 +148,7 @@ pub fn prepare(bench: &Bench<'_>, call: Call) -> Prepared {
         }
     };
     let name = &tool.spec().name;
-    if let Some(refused) = asking::refused(name, bench.spec.agent.is_some(), bench.ports.rights.borrow().mode)
-    {
+    if let Some(refused) = asking::refused(name, bench.spec.agent.is_some(), bench.run.rights.borrow().mode) {
         return Prepared::answered(call, refused);
     }
     let input = asking::as_asked(name, input);
@@ -227,7 +228,7 @@ async fn before(
     mut ready: Ready,
     name: &str,
 ) -> Result<(Ready, Said), Box<(Call, ToolOutput)>> {
-    if !bench.ports.hooks.wait_for(HookEvent::PreToolUse) {
+    if !bench.run.hooks.wait_for(HookEvent::PreToolUse) {
         return Ok((ready, Said::default()));
     }
     let result = hooked(bench).before_call(&about(bench, &ready.call, name, &ready.intent)).await;
@@ -252,12 +253,12 @@ async fn before(
 }
 
 fn hooked<'a>(bench: &'a Bench<'_>) -> Hooked<'a> {
-    Hooked { spec: &bench.spec, ports: bench.ports }
+    Hooked { run: bench.run }
 }
 
 /// What hooks need to know about a call.
 fn about<'a>(bench: &Bench<'_>, call: &'a Call, name: &'a str, intent: &'a Intent) -> HookedCall<'a> {
-    let around = around(bench, &bench.ports.root);
+    let around = around(bench, &bench.run.root);
     HookedCall { tool: name, input: &call.input, id: call.id.as_str(), intent, around }
 }
 
@@ -308,7 +309,7 @@ async fn permit(
     name: &str,
     hook: Option<HookPermission>,
 ) -> Result<Permit, JournalLost> {
-    let rights = bench.ports.rights.borrow().clone();
+    let rights = bench.run.rights.borrow().clone();
     let policy = policy(bench, &rights);
     let seen = Box::new(seen_by_rules(bench, name, &ready.call.input, &ready.intent).await);
     let ruled = decide_under_grants(bench, &policy, name, &ready.call.input, &seen);
@@ -325,7 +326,7 @@ async fn permit(
         Check::Works { patch } => patch,
     };
     let mut under = None;
-    if decision.verdict == Verdict::Ask && bench.ports.hooks.wait_for(HookEvent::PermissionRequest) {
+    if decision.verdict == Verdict::Ask && bench.run.hooks.wait_for(HookEvent::PermissionRequest) {
         let mut result = hooked(bench).before_question(&about(bench, &ready.call, name, &ready.intent)).await;
         let given = result.updated_input.as_ref().unwrap_or(&ready.call.input);
         if asking::is_unanswered(name, given) {
@@ -368,7 +369,7 @@ async fn permit(
             Ok(Permit::Granted { decision, by, input: None, seen, under, shows: Vec::new() })
         }
         Verdict::Deny => Ok(Permit::Refused { decision, by, unanswerable: false, interrupt: false }),
-        Verdict::Ask if rights.answers || bench.ports.permission_tool.is_some() => {
+        Verdict::Ask if rights.answers || bench.run.permission_tool.is_some() => {
             audit::record(bench, &ready.call.id, name, &ready.intent, (&decision, by)).await?;
             let (asked_by, blocked) = why;
             ask(bench, ready, name, decision, seen, Why { asked_by, blocked, once, shows, patch }).await
@@ -404,7 +405,7 @@ async fn check(
     seen: &Intent,
     policy: &Policy,
 ) -> Check {
-    let has_asker = bench.ports.rights.borrow().answers || bench.ports.permission_tool.is_some();
+    let has_asker = bench.run.rights.borrow().answers || bench.run.permission_tool.is_some();
     let is_inside = seen.touches.iter().all(|touch| is_inside(&touch.path, &policy.around));
     if decision.verdict != Verdict::Ask || !has_asker || !is_inside {
         return Check::default();
@@ -412,7 +413,7 @@ async fn check(
     let rules = OpenRules::new(policy.clone(), seen.clone()).confined(Confinement::of(&bench.spec));
     let (progress, _) = mpsc::channel(1);
     let cx = context(bench, &ready.call, Arc::new(rules), progress);
-    let redact = &bench.ports.equipment.redact;
+    let redact = &bench.run.equipment.redact;
     match ready.tool.check(&cx, &ready.call.input).await {
         Check::Fails(output) => Check::Fails(Box::new(clean(redact, *output))),
         Check::Works { mut patch } => {
@@ -469,12 +470,12 @@ fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> De
 
 /// What may be done in the session now.
 fn now(bench: &Bench<'_>) -> Rights {
-    bench.ports.rights.borrow().clone()
+    bench.run.rights.borrow().clone()
 }
 
 /// Where rules count from, for a call that happens here.
 fn around(bench: &Bench<'_>, root: &Utf8Path) -> Around {
-    rules::around(&bench.around, root, &bench.spec, &bench.ports.equipment.user_files)
+    rules::around(&bench.around, root, &bench.spec, &bench.run.equipment.user_files)
 }
 
 /// What the run may do now: the session's rights, less what the definitions on the way to it take away.
@@ -482,15 +483,15 @@ fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
     let mut around = around(bench, &root(bench));
     // Also what was taken away since the call was prepared; where it works a run stays.
     around.directories = rights.left_of(&around.directories);
-    let desk = &bench.ports.desk;
-    let mode = child::mode((rights.mode, rights.undecided), &desk.modes, rights.trusted).value;
+    let run = bench.run;
+    let mode = child::mode((rights.mode, rights.undecided), &run.lineage.modes, rights.trusted).value;
     let bounds = bounds::rules(&bench.spec.definition.sandbox);
-    let rules = rights.rules_for(&desk.path, &[&bench.spec.own_rules, &bench.follows, &bounds]);
+    let rules = rights.rules_for(&run.lineage.path, &[&bench.spec.own_rules, &bench.follows, &bounds]);
     let policy = Policy::new(mode, rules, around);
-    let undecided = child::undecided(rights.undecided, &bench.ports.desk.modes);
-    let walls = bench.ports.equipment.sandbox.as_ref().map_or(Walls::Absent, |maker| maker.walls());
+    let undecided = child::undecided(rights.undecided, &bench.run.lineage.modes);
+    let walls = bench.run.equipment.sandbox.as_ref().map_or(Walls::Absent, |maker| maker.walls());
     // What the settings exempt is not exempt from what a definition takes away.
-    let maker = bench.ports.equipment.sandbox.as_ref().filter(|_| bench.spec.definition.sandbox.is_empty());
+    let maker = bench.run.equipment.sandbox.as_ref().filter(|_| bench.spec.definition.sandbox.is_empty());
     let excluded = maker.map(|maker| maker.excluded()).unwrap_or_default();
     Policy { undecided, walls, excluded, ..policy }
 }
@@ -530,14 +531,14 @@ impl Leave {
 
 /// What the run may not be told of files, by the rules now.
 pub fn withheld(bench: &Bench<'_>) -> Withheld {
-    let rules = policy(bench, &bench.ports.rights.borrow()).rules;
-    let (root, around) = (&bench.ports.root, &bench.around);
+    let rules = policy(bench, &bench.run.rights.borrow()).rules;
+    let (root, around) = (&bench.run.root, &bench.around);
     Withheld::new(&rules, root, &around.cwd, bench.spec.worktree.as_deref(), around.home.as_deref())
 }
 
 /// Where rules count from: for a run in a checkout of its own, the folder there that the session's own is.
 fn root(bench: &Bench<'_>) -> Utf8PathBuf {
-    let root = &bench.ports.root;
+    let root = &bench.run.root;
     Confinement::of(&bench.spec).and_then(|bounds| bounds.translated(root)).unwrap_or_else(|| root.clone())
 }
 
@@ -557,7 +558,7 @@ fn decide_under_grants(
     if let Some(reason) = fetched.and_then(|host| bounds::refuses_fetch(&bench.spec, host, None)) {
         return Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
     }
-    for grant in bench.ports.desk.grants.iter() {
+    for grant in bench.run.lineage.grants.iter() {
         let decision = decide(&Policy { grant: grant.clone(), ..policy.clone() }, name, input, seen);
         if decision.verdict == Verdict::Deny {
             return by_definition(decision, &bench.spec);
@@ -640,7 +641,7 @@ pub async fn unasked_permit(
 pub fn denied_agent(bench: &Bench<'_>, kind: &str) -> Option<Decision> {
     let mut intent = Intent::titled("");
     intent.agent = Some(kind.to_owned());
-    let policy = policy(bench, &bench.ports.rights.borrow());
+    let policy = policy(bench, &bench.run.rights.borrow());
     let decision = decide_under_grants(bench, &policy, "Agent", &Value::Null, &intent);
     Some(decision).filter(|decision| decision.verdict == Verdict::Deny)
 }
@@ -664,15 +665,15 @@ async fn continued_type(bench: &Bench<'_>, name: &str, input: &Value) -> Option<
         _ => return None,
     };
     let task = named.parse::<AgentId>().ok()?.into();
-    let looked = bench.ports.desk.wish(|answer| Wish::Look { task, answer }).await??;
+    let looked = bench.run.session.look(task).await??;
     let ended = matches!(looked.view.borrow().state, TaskState::Ended(_) | TaskState::Idle);
     looked.record.agent_type.filter(|_| ended || !by_message)
 }
 
 /// The rules see the paths as named and as what they lead to, and what git would find where it is called.
 async fn looked_at(bench: &Bench<'_>, intent: &Intent) -> Intent {
-    let trusted = bench.ports.rights.borrow().trusted;
-    let trusted = trusted.then(|| bench.ports.root.clone());
+    let trusted = bench.run.rights.borrow().trusted;
+    let trusted = trusted.then(|| bench.run.root.clone());
     look_at_disk(intent.clone(), bench.around.cwd.clone(), trusted).await
 }
 
@@ -700,7 +701,7 @@ fn why_asked(decision: &Decision, seen: &Intent, around: &Around) -> (AskedBy, O
 /// Rules that together would let this call go ahead unasked; none where no rule that is offered would.
 fn would_do(bench: &Bench<'_>, ready: &Ready, name: &str, seen: &Intent) -> Vec<Rule> {
     let input = &ready.call.input;
-    let offered = suggest(name, input, seen, &around(bench, &bench.ports.root));
+    let offered = suggest(name, input, seen, &around(bench, &bench.run.root));
     let policy = policy(bench, &now(bench));
     let mut rules = (*policy.rules).clone();
     rules.allow.extend(offered.iter().cloned());
@@ -732,7 +733,7 @@ async fn ask(
     let question = Question {
         id: QuestionId(uuid::Uuid::new_v4()),
         agent: bench.spec.agent.clone(),
-        path: bench.ports.desk.path.split('/').map(str::to_owned).collect(),
+        path: bench.run.lineage.path.split('/').map(str::to_owned).collect(),
         call: ready.call.id.clone(),
         tool: name.to_owned(),
         input: ready.call.input.clone(),
@@ -752,8 +753,8 @@ async fn ask(
         elicitation: None,
     };
     let waiting = WaitReason::Permission { question: question.id };
-    bench.ports.desk.waits(&bench.ports.journal, Some(waiting));
-    let (heard, words) = if let Some(tool) = &bench.ports.permission_tool {
+    bench.run.waits(Some(waiting));
+    let (heard, words) = if let Some(tool) = &bench.run.permission_tool {
         let (answer, changes) = answered_by(bench, ready, tool, &question).await;
         complain(bench, tool, changes.problems).await?;
         // What its answer takes away is for later calls.
@@ -767,12 +768,12 @@ async fn ask(
         match answered(bench, name, question, call).await {
             Replied::Person(heard) => (heard, "answered".to_owned()),
             Replied::Rules(permit) => {
-                bench.ports.desk.waits(&bench.ports.journal, None);
+                bench.run.waits(None);
                 return Ok(permit);
             }
         }
     };
-    bench.ports.desk.waits(&bench.ports.journal, None);
+    bench.run.waits(None);
     let by = heard.as_ref().map_or(DecidedBy::Nobody, |heard| heard.by);
     Ok(match heard.map(|heard| (heard.answer, heard.under)) {
         Some((Answer::Allow { input, .. }, under)) => {
@@ -846,8 +847,8 @@ async fn answered(
     let (answer, mut answered) = oneshot::channel();
     let rights_changed = Arc::new(Notify::new());
     let asked =
-        Ask { who: bench.ports.who.clone(), question, answer, rights_changed: Arc::clone(&rights_changed) };
-    if bench.ports.desk.wishes.send(Wish::Ask(Box::new(asked))).await.is_err() {
+        Ask { who: bench.run.who.clone(), question, answer, rights_changed: Arc::clone(&rights_changed) };
+    if bench.run.session.ask(Box::new(asked)).await.is_none() {
         return Replied::Person(None);
     }
     hooked(bench).asking(name);
@@ -898,15 +899,10 @@ async fn change_rights(
     if updates.is_empty() {
         return Ok(());
     }
-    let (answer, answered) = oneshot::channel();
-    let wish = Wish::Permit { agent: bench.spec.agent.clone(), updates, answer };
-    if bench.ports.desk.wishes.send(wish).await.is_err() {
-        // The session is gone, and its rights with it.
-        return Ok(());
-    }
-    match answered.await {
-        Ok(Err(reason)) => complain(bench, by, vec![format!("not obeyed: {reason}")]).await,
-        _ => Ok(()),
+    match bench.run.session.permit(bench.spec.agent.clone(), updates).await {
+        Some(Err(reason)) => complain(bench, by, vec![format!("not obeyed: {reason}")]).await,
+        // A session that is gone has no rights to change.
+        Some(Ok(())) | None => Ok(()),
     }
 }
 
@@ -916,17 +912,17 @@ async fn complain(bench: &Bench<'_>, by: &str, problems: Vec<String>) -> Result<
         |problem: String| Event::Notice { level: "warning".to_owned(), text: format!("{by}: {problem}") };
     let notices: Vec<Event> = problems.into_iter().map(notice).collect();
     if !notices.is_empty() {
-        bench.ports.journal.write(&bench.ports.who, notices).await?;
+        bench.run.journal.write(&bench.run.who, notices).await?;
     }
     Ok(())
 }
 
 /// The answer of the tool that stands in a person's place, and what is to change with it.
 async fn answered_by(bench: &Bench<'_>, ready: &Ready, tool: &str, question: &Question) -> (Answer, Changes) {
-    let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), ready.intent.clone());
+    let rules = OpenRules::new(policy(bench, &bench.run.rights.borrow()), ready.intent.clone());
     let (progress, _) = mpsc::channel(1);
     let cx = context(bench, &ready.call, Arc::new(rules), progress);
-    prompted::answer(&bench.ports.servers, tool, question, &cx).await
+    prompted::answer(&bench.run.servers, tool, question, &cx).await
 }
 
 async fn refuse(
@@ -937,7 +933,7 @@ async fn refuse(
     unanswerable: bool,
     interrupt: bool,
 ) -> Result<Finished, JournalLost> {
-    if bench.ports.hooks.wait_for(HookEvent::PermissionDenied) {
+    if bench.run.hooks.wait_for(HookEvent::PermissionDenied) {
         let about = about(bench, &ready.call, &tool, &ready.intent);
         hooked(bench).after_refusal(&about, &decision.reason).await;
     }
@@ -958,7 +954,7 @@ async fn refuse(
     finished.interrupt = interrupt;
     if interrupt {
         // A session that is gone has nothing to stop.
-        let _ = bench.ports.desk.wishes.send(Wish::Halt { agent: bench.ports.who.agent.clone() }).await;
+        let _ = bench.run.session.halt(bench.run.who.agent.clone()).await;
     }
     Ok(finished)
 }
@@ -985,21 +981,21 @@ async fn run(
     let mut beginning = checkpoint::before(bench, &call.id, &tool, &intent, &rules).await;
     beginning.push(started);
     // Before it is on record: whoever stops the run in between must not say that it was not begun.
-    bench.ports.desk.begins(&call.id);
+    bench.run.begins(&call.id);
     // Whoever sees that it runs can send it to the background, though it starts in a moment.
-    let shells = &bench.ports.desk.shells;
+    let shells = &bench.run.shells;
     let is_waited_for = matches!(tool.as_str(), "Bash" | "Agent");
     let _expected = is_waited_for.then(|| shells.expect(bench.spec.agent.clone(), &call.id));
-    let mut events = bench.ports.journal.write(&bench.ports.who, beginning).await?;
+    let mut events = bench.run.journal.write(&bench.run.who, beginning).await?;
     let called = std::mem::replace(&mut call.name, tool);
     let input = changed.unwrap_or_else(|| call.input.clone());
-    let began = bench.ports.clock.elapsed();
+    let began = bench.run.clock.elapsed();
     let work = Work { call, called, tool: implementation, input, rules };
     let output = Box::pin(sandboxed(bench, &work, &leave, profile)).await?;
     let Work { call, .. } = work;
-    let took = bench.ports.clock.elapsed().saturating_sub(began);
+    let took = bench.run.clock.elapsed().saturating_sub(began);
     let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    let mut output = clean(&bench.ports.equipment.redact, output);
+    let mut output = clean(&bench.run.equipment.redact, output);
     name_own_temporary(bench, &call.name, &intent, &mut output).await;
     let result = after(bench, &call, &intent, &mut output, took).await;
     let mut finished = end(bench, &call, output, took, Vec::new()).await?;
@@ -1011,7 +1007,7 @@ async fn run(
 /// named a path in it.
 async fn name_own_temporary(bench: &Bench<'_>, tool: &str, intent: &Intent, output: &mut ToolOutput) {
     const FILE_TOOLS: [&str; 6] = ["Read", "Edit", "Write", "Grep", "Glob", "NotebookEdit"];
-    let Some(maker) = bench.ports.equipment.sandbox.clone().filter(|_| FILE_TOOLS.contains(&tool)) else {
+    let Some(maker) = bench.run.equipment.sandbox.clone().filter(|_| FILE_TOOLS.contains(&tool)) else {
         return;
     };
     let around = around(bench, &root(bench));
@@ -1045,7 +1041,7 @@ async fn after(
     took: u64,
 ) -> (Vec<String>, Option<String>) {
     let event = if output.is_error { HookEvent::PostToolUseFailure } else { HookEvent::PostToolUse };
-    if !bench.ports.hooks.wait_for(event) {
+    if !bench.run.hooks.wait_for(event) {
         return (Vec::new(), None);
     }
     let about = about(bench, call, &call.name, intent);
@@ -1101,7 +1097,7 @@ impl Work {
                 output = &mut running => return output,
                 Some(text) = said.recv() => {
                     let event = Event::CallProgress { call: call.id.clone(), text };
-                    bench.ports.journal.publish(&bench.ports.who, event);
+                    bench.run.journal.publish(&bench.run.who, event);
                 }
             }
         }
@@ -1120,13 +1116,13 @@ pub fn context(
     rules: Arc<dyn PathRules>,
     progress: mpsc::Sender<String>,
 ) -> ToolContext {
-    let equipment = &bench.ports.equipment;
+    let equipment = &bench.run.equipment;
     ToolContext {
         run: bench.spec.run,
         call: call.id.clone(),
         called: String::new(),
         around: bench.around.clone(),
-        cancel: bench.ports.cancel.child_token(),
+        cancel: bench.run.cancel.child_token(),
         progress,
         seen: Arc::clone(&bench.seen),
         spill: Arc::clone(&equipment.spill),
@@ -1144,7 +1140,11 @@ pub fn context(
         },
         detached: tokio::sync::watch::channel(false).1,
         elicit: mcp::is_servers(&call.name).then(|| Arc::new(Elicitor::new(bench, call)) as Arc<dyn Elicit>),
-        host: Some(Arc::clone(&bench.ports.desk) as Arc<dyn std::any::Any + Send + Sync>),
+        host: Some(Arc::new(CallingRun {
+            run: bench.run.clone(),
+            prefix: bench.prefix.clone(),
+            follows: bench.follows.clone(),
+        })),
     }
 }
 
@@ -1210,7 +1210,7 @@ async fn end(
         output: Box::new(output),
         duration_ms,
     });
-    let events = bench.ports.journal.write(&bench.ports.who, before).await?;
+    let events = bench.run.journal.write(&bench.run.who, before).await?;
     Ok(Finished { events, denial: None, interrupt: false, notes: Vec::new(), stopped: None })
 }
 

@@ -2,14 +2,15 @@
 //! gives back what came of them.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::PoisonError;
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 
 use crate::call::{Bench, Call, Finished, Prepared, not_begun, perform, prepare, stopped};
-use crate::context::Context;
+use crate::context::{Context, Prefix};
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
+use crate::run_handle::RunHandle;
 use crate::skill;
 use crate::structured;
 use camino::Utf8PathBuf;
@@ -44,28 +45,30 @@ pub struct Round {
 /// Answers every call. Calls are split in order into runs of calls that may overlap and calls that run
 /// alone; one that runs alone may change the directory, so the next is only then understood.
 pub async fn answer(
-    run: &crate::run::Run,
+    run: &RunHandle,
     context: &mut Context,
     calls: Vec<Call>,
+    prefix: Option<Arc<Prefix>>,
 ) -> Result<Round, JournalLost> {
-    let hooked = Hooked { spec: &run.spec, ports: &run.ports };
+    let bench = |context: &Context| Bench { prefix: prefix.clone(), ..bench(run, context) };
+    let hooked = Hooked { run };
     let mut round = Round::default();
     let mut inputs = Vec::new();
-    if run.ports.hooks.wait_for(HookEvent::PostToolBatch) {
+    if run.hooks.wait_for(HookEvent::PostToolBatch) {
         round.seen = Some(Vec::new());
         inputs.extend(calls.iter().map(|call| (call.id.clone(), call.input.clone())));
     }
     let mut together: Vec<Prepared> = Vec::new();
     for call in calls {
-        let prepared = prepare(&bench(run, context), call);
+        let prepared = prepare(&bench(context), call);
         if prepared.overlaps() {
             together.push(prepared);
             continue;
         }
-        flush(run, context, &mut together, &mut round).await?;
-        run.ports.desk.hold(&*run.ports.clock).await;
+        flush(&bench(context), context, &mut together, &mut round).await?;
+        run.wait_while_paused(&*run.clock).await;
         // What ran before may have moved the shell or changed what was read.
-        let bench = bench(run, context);
+        let bench = bench(context);
         let finished = match &round.stopped {
             Some(reason) => stopped(&bench, prepared, reason.clone()).await?,
             None if round.interrupt => not_begun(&bench, prepared, ENDED).await?,
@@ -73,7 +76,7 @@ pub async fn answer(
         };
         take(context, finished, &mut round);
     }
-    flush(run, context, &mut together, &mut round).await?;
+    flush(&bench(context), context, &mut together, &mut round).await?;
     if let Some(mut seen) = round.seen.take() {
         for call in &mut seen {
             let id = call["tool_use_id"].as_str();
@@ -88,7 +91,7 @@ pub async fn answer(
 }
 
 async fn flush(
-    run: &crate::run::Run,
+    bench: &Bench<'_>,
     context: &mut Context,
     together: &mut Vec<Prepared>,
     round: &mut Round,
@@ -96,14 +99,13 @@ async fn flush(
     if together.is_empty() {
         return Ok(());
     }
-    run.ports.desk.hold(&*run.ports.clock).await;
-    let bench = bench(run, context);
+    bench.run.wait_while_paused(&*bench.run.clock).await;
     let (reason, interrupt) = (&round.stopped, round.interrupt);
     let finished = join_all(together.drain(..).map(|prepared| async {
         match reason {
-            Some(reason) => stopped(&bench, prepared, reason.clone()).await,
-            None if interrupt => not_begun(&bench, prepared, ENDED).await,
-            None => perform(&bench, prepared).await,
+            Some(reason) => stopped(bench, prepared, reason.clone()).await,
+            None if interrupt => not_begun(bench, prepared, ENDED).await,
+            None => perform(bench, prepared).await,
         }
     }))
     .await;
@@ -141,19 +143,18 @@ fn take(context: &mut Context, finished: Finished, round: &mut Round) {
 }
 
 /// Where the next call happens and what the run has read by then.
-pub fn bench<'a>(run: &'a crate::run::Run, context: &Context) -> Bench<'a> {
+pub fn bench<'a>(run: &'a RunHandle, context: &Context) -> Bench<'a> {
     skill::arm(run, context);
     let state = context.state();
-    let spec = run.ports.desk.now();
+    let spec = run.now();
     let mut directories = vec![spec.cwd.clone()];
-    directories.extend(run.ports.rights.borrow().left_of(&spec.directories));
-    // Whoever it starts with these calls is bound by the same.
-    run.ports.desk.follows.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&state.follows);
+    directories.extend(run.rights.borrow().left_of(&spec.directories));
     Bench {
-        ports: &run.ports,
+        run,
+        prefix: None,
         around: Surroundings {
             cwd: state.cwd.clone().unwrap_or_else(|| spec.cwd.clone()),
-            home: run.ports.equipment.home.clone(),
+            home: run.equipment.home.clone(),
             directories,
         },
         seen: state.seen.clone(),

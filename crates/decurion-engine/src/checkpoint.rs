@@ -57,7 +57,7 @@ pub async fn before(
     intent: &Intent,
     rules: &Arc<dyn PathRules>,
 ) -> Vec<Event> {
-    let Some(keeper) = bench.ports.equipment.checkpoints.clone().filter(|_| TRACKED.contains(&tool)) else {
+    let Some(keeper) = bench.run.equipment.checkpoints.clone().filter(|_| TRACKED.contains(&tool)) else {
         return Vec::new();
     };
     let named = intent.touches.iter().filter(|touch| touch.access == Access::Write);

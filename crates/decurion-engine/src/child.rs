@@ -7,10 +7,10 @@ use decurion_tools::alias;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::desk::ModeStep;
 use crate::permission::{Undecided, effective_mode};
 use crate::ports::Memory;
 use crate::prompt;
+use crate::run_handle::ModeStep;
 
 /// Tools that no sub-agent has: they need the person at the root.
 pub const NEVER_FOR_AGENTS: &[&str] = &[

@@ -17,7 +17,8 @@ use crate::context::{Context, Media, Omittable};
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::ports::new_line;
-use crate::run::{Progress, Run, belongs, record, refold, room};
+use crate::run::{Progress, belongs, record, refold, room};
+use crate::run_handle::RunHandle;
 use crate::spending::{self, Unasked};
 use crate::turn::Reply;
 
@@ -87,17 +88,16 @@ const EMPTIED: &str = "the conversation was too long and the model wrote no summ
 
 /// Shortens the conversation, or says why it could not. Not a turn; charged to the run.
 pub async fn compact(
-    run: &Run,
+    run: &RunHandle,
     progress: &mut Progress,
     trigger: Trigger,
     instructions: Option<&str>,
 ) -> Result<Result<(), Unsummarised>, JournalLost> {
-    let ports = &run.ports;
-    ports.desk.waits(&ports.journal, Some(WaitReason::Compaction));
-    let hooked = Hooked { spec: &run.spec, ports };
+    run.waits(Some(WaitReason::Compaction));
+    let hooked = Hooked { run };
     // They may take long, and nobody waits for them at an interrupt.
     let hooks = hooked.before_compaction(trigger.as_str(), instructions);
-    drop(ports.cancel.run_until_cancelled(hooks).await);
+    drop(run.cancel.run_until_cancelled(hooks).await);
     let summarised = summarise(run, progress, trigger, instructions).await?;
     let is_full = trigger == Trigger::Overflow || progress.context.tokens() > room(run);
     let (summary, notice) = match summarised {
@@ -112,11 +112,11 @@ pub async fn compact(
             (format!("{NO_SUMMARY}{}", prompts(run, MOST_KEPT).await), Some(EMPTIED.to_owned()))
         }
         Err(error) => {
-            ports.desk.waits(&ports.journal, None);
+            run.waits(None);
             return Ok(Err(error));
         }
     };
-    let kept = progress.context.tail(ports.model.info.window / 5 * BYTES_PER_TOKEN);
+    let kept = progress.context.tail(run.voice.model.info.window / 5 * BYTES_PER_TOKEN);
     let mut blocks = vec![Block::text(summary.clone())];
     if kept.is_empty() && trigger != Trigger::Manual {
         blocks.push(Block::text("Go on with the work from here."));
@@ -136,8 +136,8 @@ pub async fn compact(
     events.extend(std::iter::once(compacted).chain(notice));
     record(run, progress, events).await?;
     progress.forget_folders();
-    drop(ports.cancel.run_until_cancelled(hooked.after_compaction(trigger.as_str(), &summary)).await);
-    ports.desk.waits(&ports.journal, None);
+    drop(run.cancel.run_until_cancelled(hooked.after_compaction(trigger.as_str(), &summary)).await);
+    run.waits(None);
     Ok(Ok(()))
 }
 
@@ -152,7 +152,7 @@ struct Summary {
 
 /// Asks the model for a summary, of less and less of the conversation while it is too long.
 async fn summarise(
-    run: &Run,
+    run: &RunHandle,
     progress: &mut Progress,
     trigger: Trigger,
     instructions: Option<&str>,
@@ -163,7 +163,7 @@ async fn summarise(
         text.push_str(instructions);
     }
     let head = without_calls(run);
-    let wire_head = Arc::new(run.ports.model.dialect.head(&head));
+    let wire_head = Arc::new(run.voice.model.dialect.head(&head));
     let (mut media, mut most) = (progress.media(), most_bytes(run, progress, trigger));
     let (mut blank, mut sent) = (0, u64::MAX);
     loop {
@@ -212,7 +212,7 @@ fn said(reply: &Reply) -> String {
 }
 
 /// How many bytes of messages the first request for a summary may hold; none if the conversation fits as it is.
-fn most_bytes(run: &Run, progress: &mut Progress, trigger: Trigger) -> Option<u64> {
+fn most_bytes(run: &RunHandle, progress: &mut Progress, trigger: Trigger) -> Option<u64> {
     let room = room(run) * BYTES_PER_TOKEN;
     match trigger {
         // What was sent was too long, whatever we think of it.
@@ -256,7 +256,12 @@ impl fmt::Display for Omitted {
 
 /// The messages of a request for a summary that holds at most so many bytes, as far as that can be: images go first,
 /// then the oldest tool results, then the oldest inputs, then the oldest messages.
-async fn omit(run: &Run, progress: &mut Progress, most: u64, text: &str) -> (Vec<WireMessage>, Omitted) {
+async fn omit(
+    run: &RunHandle,
+    progress: &mut Progress,
+    most: u64,
+    text: &str,
+) -> (Vec<WireMessage>, Omitted) {
     let last = Block::text(format!("{NOT_WHOLE} {text}"));
     let mut excess = progress.context.bytes(Media::LeftOut).saturating_sub(most);
     let mut parts = HashSet::new();
@@ -271,7 +276,7 @@ async fn omit(run: &Run, progress: &mut Progress, most: u64, text: &str) -> (Vec
     let shorter = if parts.is_empty() {
         None
     } else {
-        refold(run, Context::omitting(run.ports.model.dialect, parts)).await
+        refold(run, Context::omitting(run.voice.model.dialect, parts)).await
     };
     let (messages, missing) = match shorter {
         Some(mut shorter) => shorter.request_within(most, last, Media::LeftOut),
@@ -281,10 +286,10 @@ async fn omit(run: &Run, progress: &mut Progress, most: u64, text: &str) -> (Vec
 }
 
 /// The run's head with tools that may not be called: a conversation that holds calls must still name them.
-fn without_calls(run: &Run) -> Head {
-    let mut head = (*run.ports.head).clone();
+fn without_calls(run: &RunHandle) -> Head {
+    let mut head = (*run.voice.head).clone();
     if !head.tools.is_empty() {
-        let choice = match run.ports.model.dialect {
+        let choice = match run.voice.model.dialect {
             Dialect::Anthropic => json!({"type": "none"}),
             Dialect::OpenAiChat => json!("none"),
         };
@@ -294,10 +299,10 @@ fn without_calls(run: &Run) -> Head {
 }
 
 /// What a person said, each prompt quoted and newest last, in about so many bytes.
-async fn prompts(run: &Run, most: u64) -> String {
-    let agent = run.ports.who.agent.clone();
-    let before = run.ports.desk.inherited.clone();
-    let branches = run.ports.journal.branches();
+async fn prompts(run: &RunHandle, most: u64) -> String {
+    let agent = run.who.agent.clone();
+    let before = run.lineage.inherited.clone();
+    let branches = run.journal.branches();
     let most = usize::try_from(most.min(MOST_KEPT)).unwrap_or_default();
     let take = move |said: &mut VecDeque<String>, envelope: Envelope| {
         if let Some(until) = belongs(&envelope, agent.as_ref(), &before)
@@ -314,6 +319,6 @@ async fn prompts(run: &Run, most: u64) -> String {
             }
         }
     };
-    let said = run.ports.journal.fold(0, VecDeque::new(), take).await.unwrap_or_default();
+    let said = run.journal.fold(0, VecDeque::new(), take).await.unwrap_or_default();
     said.iter().fold(String::new(), |text, said| text + "\n\n> " + said)
 }

@@ -33,9 +33,9 @@ use crate::audit::Witness;
 use crate::bounds;
 use crate::call::{Bench, Call};
 use crate::child;
-use crate::desk::{Desk, Wish};
 use crate::journal::{Journal, Who};
 use crate::ports::Ask;
+use crate::run_handle::RunHandle;
 use crate::sandbox::RefusedHost;
 pub use fetching::Fetching;
 pub use secrets::Secrets;
@@ -91,7 +91,7 @@ pub struct Pass {
 
 /// In whose name a host is asked about.
 struct Caller {
-    desk: Arc<Desk>,
+    run: RunHandle,
     journal: Journal,
     rights: watch::Receiver<Rights>,
     call: CallId,
@@ -191,9 +191,9 @@ impl Egress {
         };
         let narrowed = bounds::narrow(hosts.rules.clone(), &bench.spec);
         let caller = Arc::new(Caller {
-            desk: Arc::clone(&bench.ports.desk),
-            journal: bench.ports.journal.clone(),
-            rights: bench.ports.rights.clone(),
+            run: bench.run.clone(),
+            journal: bench.run.journal.clone(),
+            rights: bench.run.rights.clone(),
             call: call.id.clone(),
             witness: Witness::new(bench),
             hosts,
@@ -447,7 +447,7 @@ impl Recorder for Callers {
             bytes_down: record.bytes_down,
             duration_ms: u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX),
         };
-        write(&caller.backlog, caller.journal.clone(), caller.desk.who.clone(), event);
+        write(&caller.backlog, caller.journal.clone(), caller.run.who.clone(), event);
     }
 }
 
@@ -571,7 +571,8 @@ impl Caller {
 
     fn is_answerable(&self) -> bool {
         let rights = self.rights.borrow();
-        let mode = child::mode((rights.mode, rights.undecided), &self.desk.modes, rights.trusted).value;
+        let mode =
+            child::mode((rights.mode, rights.undecided), &self.run.lineage.modes, rights.trusted).value;
         rights.answers && !matches!(mode, Mode::DontAsk | Mode::BypassPermissions | Mode::Plan)
     }
 
@@ -580,8 +581,8 @@ impl Caller {
         let rule = Rule::parse(&format!("WebFetch(domain:{host})"), RuleSource::Session).ok();
         let question = Question {
             id: QuestionId(uuid::Uuid::new_v4()),
-            agent: self.desk.who.agent.clone(),
-            path: self.desk.path.split('/').map(str::to_owned).collect(),
+            agent: self.run.who.agent.clone(),
+            path: self.run.lineage.path.split('/').map(str::to_owned).collect(),
             call: self.call.clone(),
             tool: CONNECTION.to_owned(),
             input: json!({"host": host, "port": port}),
@@ -596,13 +597,13 @@ impl Caller {
         };
         // A program that gives up its connection ends this at the next `await`.
         let mut withdrawal = Withdrawal { caller: self, question: Some(question.id) };
-        let _waiting = self.desk.show_question(&self.journal, question.id);
+        let _waiting = self.run.show_question(question.id);
         let (answer, answered) = oneshot::channel();
-        let asked = Ask { who: self.desk.who.clone(), question, answer, rights_changed: Arc::default() };
-        let sent = self.desk.wishes.send(Wish::Ask(Box::new(asked))).await;
+        let asked = Ask { who: self.run.who.clone(), question, answer, rights_changed: Arc::default() };
+        let sent = self.run.session.ask(Box::new(asked)).await;
         let heard = match sent {
-            Ok(()) => answered.await.ok(),
-            Err(_) => None,
+            Some(()) => answered.await.ok(),
+            None => None,
         };
         withdrawal.question = None;
         match heard.map(|heard| heard.answer) {
@@ -629,8 +630,8 @@ impl Drop for Withdrawal<'_> {
         let message = "the program gave up its connection before there was an answer".to_owned();
         let answer = Answer::Deny { message, interrupt: false };
         let event = Event::Answered { question, answer, by: "nobody".to_owned() };
-        let Caller { backlog, journal, desk, .. } = self.caller;
-        write(backlog, journal.clone(), desk.who.clone(), event);
+        let Caller { backlog, journal, run, .. } = self.caller;
+        write(backlog, journal.clone(), run.who.clone(), event);
     }
 }
 

@@ -19,17 +19,17 @@ use tokio::sync::{oneshot, watch};
 use crate::approval::Rights;
 use crate::call::{Bench, Call};
 use crate::child;
-use crate::desk::{Desk, Wish};
 use crate::hooked::{Bell, Hooked};
 use crate::journal::Journal;
 use crate::ports::{Ask, Redact};
+use crate::run_handle::RunHandle;
 
 /// How many faults of a form are named.
 const MOST_FAULTS: usize = 8;
 
 /// Asks in the name of one call.
 pub struct Elicitor {
-    desk: Arc<Desk>,
+    run: RunHandle,
     journal: Journal,
     rights: watch::Receiver<Rights>,
     redact: Redact,
@@ -43,15 +43,15 @@ pub struct Elicitor {
 
 impl Elicitor {
     pub fn new(bench: &Bench<'_>, call: &Call) -> Self {
-        let ports = bench.ports;
+        let run = bench.run;
         Self {
-            desk: Arc::clone(&ports.desk),
-            journal: ports.journal.clone(),
-            rights: ports.rights.clone(),
-            redact: Arc::clone(&ports.equipment.redact),
+            run: run.clone(),
+            journal: run.journal.clone(),
+            rights: run.rights.clone(),
+            redact: Arc::clone(&run.equipment.redact),
             call: call.id.clone(),
             tool: call.name.clone(),
-            bell: Hooked { spec: &bench.spec, ports }.bell(),
+            bell: Hooked { run }.bell(),
             said: AtomicBool::new(false),
         }
     }
@@ -59,7 +59,8 @@ impl Elicitor {
     /// Why nobody is asked, if so: the same rule as for permission.
     fn unanswerable(&self) -> Option<&'static str> {
         let rights = self.rights.borrow();
-        let mode = child::mode((rights.mode, rights.undecided), &self.desk.modes, rights.trusted).value;
+        let mode =
+            child::mode((rights.mode, rights.undecided), &self.run.lineage.modes, rights.trusted).value;
         match mode {
             _ if !rights.answers => Some("this session is non-interactive"),
             Mode::DontAsk => Some("its agent runs in mode dontAsk, which never asks"),
@@ -72,7 +73,7 @@ impl Elicitor {
             let text = format!("MCP server {server:?} asked a person for something and was declined: {why}");
             let event = Event::Notice { level: "warning".to_owned(), text };
             // A journal that is lost is found lost by the call itself.
-            let _ = self.journal.write(&self.desk.who, vec![event]).await;
+            let _ = self.journal.write(&self.run.who, vec![event]).await;
         }
         Elicited::plain(ElicitationAction::Decline)
     }
@@ -97,8 +98,8 @@ impl Elicitor {
             asked_by: AskedBy::Other,
             blocked: None,
             id: QuestionId(uuid::Uuid::new_v4()),
-            agent: self.desk.who.agent.clone(),
-            path: self.desk.path.split('/').map(str::to_owned).collect(),
+            agent: self.run.who.agent.clone(),
+            path: self.run.lineage.path.split('/').map(str::to_owned).collect(),
             call: self.call.clone(),
             tool: self.tool.clone(),
             input: Value::Null,
@@ -133,16 +134,16 @@ impl Elicit for Elicitor {
                 return self.decline(&elicitation.server, why).await;
             }
             let question = self.question(elicitation);
-            let _waiting = self.desk.show_question(&self.journal, question.id);
+            let _waiting = self.run.show_question(question.id);
             let (answer, answered) = oneshot::channel();
-            let asked = Ask { who: self.desk.who.clone(), question, answer, rights_changed: Arc::default() };
+            let asked = Ask { who: self.run.who.clone(), question, answer, rights_changed: Arc::default() };
             let message = asked.question.intent.title.clone();
-            let sent = self.desk.wishes.send(Wish::Ask(Box::new(asked))).await;
+            let sent = self.run.session.ask(Box::new(asked)).await;
             if let Some(bell) = &self.bell {
                 bell.ring("elicitation_dialog", &message);
             }
             match (sent, answered.await.map(|heard| heard.answer)) {
-                (Ok(()), Ok(Answer::Elicited(elicited))) => elicited,
+                (Some(()), Ok(Answer::Elicited(elicited))) => elicited,
                 // Its time was up, or the session is over.
                 _ => Elicited::plain(ElicitationAction::Cancel),
             }

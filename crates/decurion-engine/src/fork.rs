@@ -2,14 +2,12 @@
 //! begins with and how much of its first request the provider has seen before, byte for byte.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError};
 
 use decurion_model::WireHead;
 use decurion_protocol::{AgentDefinition, AgentSource, CallId, Message, Mode, ToolOutput, ToolSelection};
 use serde_json::json;
 
 use crate::context::Prefix;
-use crate::desk::Desk;
 use crate::spawn::Entry;
 
 /// The type that makes a fork.
@@ -32,11 +30,6 @@ pub fn definition() -> AgentDefinition {
         hidden: true,
         ..AgentDefinition::default()
     }
-}
-
-/// The conversation before the message whose calls the run does now.
-pub fn prefix(desk: &Desk) -> Option<Arc<Prefix>> {
-    desk.prefix.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// How a fork enters: its own call of the delegating message, answered.

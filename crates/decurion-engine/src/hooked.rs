@@ -3,17 +3,14 @@
 
 use camino::Utf8PathBuf;
 use decurion_protocol::permission::session_updates;
-use decurion_protocol::{
-    AgentId, Event, HookEvent, Intent, Mode, Rule, RuleSet, RunSpec, ToolOutput, Verdict,
-};
+use decurion_protocol::{AgentId, Event, HookEvent, Intent, Mode, Rule, RuleSet, ToolOutput, Verdict};
 use serde_json::{Map, Value, json};
 
 use crate::child;
-use crate::desk::Wish;
 use crate::hook::{HookCall, HookResult, Hooks};
 use crate::journal::{Journal, Who};
 use crate::permission::{Around, Policy, add_real_paths, decide, suggest};
-use crate::ports::Ports;
+use crate::run_handle::RunHandle;
 
 /// How often in a row hooks may send a run on that wants to end.
 pub const MOST_BLOCKS: u32 = 5;
@@ -21,9 +18,7 @@ pub const MOST_BLOCKS: u32 = 5;
 /// A run, as far as hooks are concerned.
 #[derive(Clone, Copy)]
 pub struct Hooked<'a> {
-    /// What was decided for it.
-    pub spec: &'a RunSpec,
-    pub ports: &'a Ports,
+    pub run: &'a RunHandle,
 }
 
 /// Calls a person through the hooks of a run.
@@ -64,31 +59,30 @@ pub struct HookedCall<'a> {
 
 impl<'a> Hooked<'a> {
     fn hooks(&self) -> &'a Hooks {
-        &self.ports.hooks
+        &self.run.hooks
     }
 
     /// What every hook is told.
     fn base(&self) -> Map<String, Value> {
-        let desk = &self.ports.desk;
-        let rights = self.ports.rights.borrow().clone();
-        let mode = child::mode((rights.mode, rights.undecided), &desk.modes, rights.trusted);
+        let rights = self.run.rights.borrow().clone();
+        let mode = child::mode((rights.mode, rights.undecided), &self.run.lineage.modes, rights.trusted);
         let mut input = Map::new();
         let mut put = |name: &str, value: Value| drop(input.insert(name.to_owned(), value));
-        put("session_id", json!(self.spec.session));
-        put("transcript_path", json!(self.ports.equipment.transcript));
-        put("cwd", json!(desk.now().cwd));
+        put("session_id", json!(self.run.spec.session));
+        put("transcript_path", json!(self.run.equipment.transcript));
+        put("cwd", json!(self.run.now().cwd));
         put("permission_mode", json!(mode.value));
-        put("depth", json!(self.spec.depth));
-        if let Some(agent) = &self.spec.agent {
+        put("depth", json!(self.run.spec.depth));
+        if let Some(agent) = &self.run.spec.agent {
             put("agent_id", json!(agent));
-            put("agent_type", json!(self.spec.definition.name));
+            put("agent_type", json!(self.run.spec.definition.name));
         }
         input
     }
 
     /// The checkout of its own that the run works in.
     fn worktree(&self) -> Option<Utf8PathBuf> {
-        self.ports.desk.now().worktree.as_ref().map(|worktree| worktree.path.clone())
+        self.run.now().worktree.as_ref().map(|worktree| worktree.path.clone())
     }
 
     /// Runs the hooks of an event and shows the person what they should know.
@@ -106,10 +100,10 @@ impl<'a> Hooked<'a> {
         if let Value::Object(more) = more {
             input.extend(more);
         }
-        let who = &self.ports.who;
+        let who = &self.run.who;
         let call = HookCall { who, event, subject, input, worktree: self.worktree(), rule_matches };
         let result = self.hooks().run(call).await;
-        show(&result, &self.ports.journal, &self.ports.who).await;
+        show(&result, &self.run.journal, &self.run.who).await;
         result
     }
 
@@ -149,8 +143,8 @@ impl<'a> Hooked<'a> {
     pub fn bell(&self) -> Option<Bell> {
         self.hooks().wait_for(HookEvent::Notification).then(|| Bell {
             hooks: self.hooks().clone(),
-            journal: self.ports.journal.clone(),
-            who: self.ports.who.clone(),
+            journal: self.run.journal.clone(),
+            who: self.run.who.clone(),
             input: self.base(),
             worktree: self.worktree(),
         })
@@ -193,7 +187,7 @@ impl<'a> Hooked<'a> {
 
     /// When a session begins or is taken up again.
     pub async fn session_start(&self, source: &str) -> HookResult {
-        let more = json!({"source": source, "model": self.spec.model});
+        let more = json!({"source": source, "model": self.run.spec.model});
         self.run(HookEvent::SessionStart, Some(source), more, &nothing).await
     }
 
@@ -204,27 +198,28 @@ impl<'a> Hooked<'a> {
 
     /// When an agent begins. Its own hooks do not see this.
     pub async fn agent_start(&self) -> HookResult {
-        let kind = self.spec.definition.name.clone();
+        let kind = self.run.spec.definition.name.clone();
         self.run(HookEvent::SubagentStart, Some(&kind), Value::Null, &nothing).await
     }
 
     /// When a run wants to end: hooks may send it on.
     pub async fn stop(&self, active: bool, last: &str) -> HookResult {
-        let event = if self.spec.agent.is_some() { HookEvent::SubagentStop } else { HookEvent::Stop };
+        let event = if self.run.spec.agent.is_some() { HookEvent::SubagentStop } else { HookEvent::Stop };
         if !self.hooks().wait_for(event) {
             return HookResult::default();
         }
-        let tasks = self.ports.desk.wish(|answer| Wish::UnderWay { answer }).await.unwrap_or_default();
-        let is_other = |task: &Value| task["id"].as_str() != self.spec.agent.as_ref().map(AgentId::as_str);
+        let tasks = self.run.session.under_way().await.unwrap_or_default();
+        let is_other =
+            |task: &Value| task["id"].as_str() != self.run.spec.agent.as_ref().map(AgentId::as_str);
         let tasks: Vec<Value> = tasks.into_iter().filter(is_other).collect();
         let mut more = json!({
             "stop_hook_active": active, "last_assistant_message": last, "background_tasks": tasks, "session_crons": [],
         });
-        match &self.spec.agent {
+        match &self.run.spec.agent {
             None => self.run(HookEvent::Stop, None, more, &nothing).await,
             Some(agent) => {
-                more["agent_transcript_path"] = json!(self.ports.equipment.transcript_of(agent));
-                let kind = self.spec.definition.name.clone();
+                more["agent_transcript_path"] = json!(self.run.equipment.transcript_of(agent));
+                let kind = self.run.spec.definition.name.clone();
                 self.run(HookEvent::SubagentStop, Some(&kind), more, &nothing).await
             }
         }

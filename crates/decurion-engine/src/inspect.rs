@@ -57,7 +57,7 @@ impl Owner {
         if !lock(&self.reads).ask(id, frame) {
             return;
         }
-        let (run, reads) = (self.run(), Arc::clone(&self.reads));
+        let (run, reads) = (self.root_control().run, Arc::clone(&self.reads));
         let (journal, who) = (self.session.journal.clone(), self.who.clone());
         tokio::spawn(async move {
             loop {
@@ -66,7 +66,7 @@ impl Owner {
                 if asked.is_empty() {
                     return;
                 }
-                let context = refold_root(&run, Context::new(run.ports.model.dialect)).await;
+                let context = refold_root(&run, Context::new(run.voice.model.dialect)).await;
                 for (request, frame) in asked {
                     let reply = match &context {
                         Some(context) => held(&filled(frame, context)),

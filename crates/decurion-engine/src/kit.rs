@@ -2,7 +2,6 @@
 //! gives all of it back after the last word, in one order, whatever happened in between, and tells both orders.
 
 use std::collections::HashSet;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use decurion_protocol::{
@@ -10,11 +9,9 @@ use decurion_protocol::{
 };
 
 use crate::context::Context;
-use crate::desk::{Desk, Wish};
 use crate::journal::{Journal, Who};
 use crate::mcp::OwnServers;
-use crate::ports::Ports;
-use crate::run::Run;
+use crate::run_handle::RunHandle;
 use crate::spawn::Left;
 use crate::task::{KeptWorktree, REMOVED};
 use crate::worktree::{Made, Released, Worktrees};
@@ -120,22 +117,17 @@ impl Kit {
         }
     }
 
-    /// Gives everything back and tells how. What the run still holds goes with it, each thing at its turn.
-    pub async fn release(self, run: Run, left: Left) -> Rest {
-        let Run { ports, .. } = run;
-        let Ports { desk, hooks, tag, shared, who, .. } = ports;
+    /// Gives everything back and tells how.
+    pub async fn release(self, run: &RunHandle, left: Left) -> Rest {
         let mut steps = Vec::with_capacity(ReleaseStep::ALL.len());
         let mut took = |step, note: Option<String>| steps.push(Step { step, note });
         took(ReleaseStep::Servers, self.servers.release().await);
-        drop(hooks);
         took(ReleaseStep::Hooks, None);
-        desk.prefix.lock().unwrap_or_else(PoisonError::into_inner).take();
         took(ReleaseStep::Cache, None);
         let delivered = left.context.map(Context::into_delivered).unwrap_or_default();
         took(ReleaseStep::Files, None);
-        drop(tag);
         took(ReleaseStep::Trace, None);
-        took(ReleaseStep::Shells, end_below(&desk).await);
+        took(ReleaseStep::Shells, end_below(run).await);
         let (worktree, note) = match self.worktree.filter(|own| own.is_held()) {
             Some(own) => {
                 let kept = kept(&own.trees, own.made.worktree).await;
@@ -145,7 +137,7 @@ impl Kit {
             None => (None, None),
         };
         took(ReleaseStep::Worktree, note);
-        tell(&shared.journal, &who, Event::Released { steps }).await;
+        tell(&run.journal, &run.who, Event::Released { steps }).await;
         Rest { ending: left.ending, delivered, worktree }
     }
 }
@@ -159,14 +151,14 @@ async fn kept(trees: &Worktrees, worktree: Worktree) -> Option<KeptWorktree> {
 }
 
 /// Ends what an agent left running; gives what that was.
-async fn end_below(desk: &Desk) -> Option<String> {
-    let agent = desk.who.agent.clone()?;
+async fn end_below(run: &RunHandle) -> Option<String> {
+    let agent = run.who.agent.clone()?;
     // Whoever began nothing has nothing to end.
-    if desk.begun.load(Ordering::Relaxed) == 0 {
+    if run.begun.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    let mut ended = std::mem::take(&mut *desk.left.lock().unwrap_or_else(PoisonError::into_inner));
-    ended.extend(desk.wish(|answer| Wish::EndBelow { agent, answer }).await.unwrap_or_default());
+    let mut ended = run.stopped_shells();
+    ended.extend(run.session.end_below(agent).await.unwrap_or_default());
     (!ended.is_empty()).then(|| format!("ended: {}", ended.join("; ")))
 }
 

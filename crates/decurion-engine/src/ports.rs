@@ -2,36 +2,30 @@
 //! wires the program: the engine reads no configuration and names no provider.
 
 use std::ffi::OsString;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::Guard;
 use decurion_model::catalog::ModelInfo;
 use decurion_model::checked::id_with;
-use decurion_model::{Dialect, Gateway, Head, RequestTag, WireHead};
+use decurion_model::{Dialect, Gateway, Head};
 use decurion_protocol::agent::type_behind;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     AgentDefinition, AgentId, AuditEntry, CallId, Clock, HookDeclaration, LineId, Mode, PermissionUpdate,
-    Question, RuleSet, RunId, SessionId, Skill, TaskId,
+    Question, RuleSet, RunId, Skill, TaskId,
 };
 use decurion_tools::{Http, Spill, ToolLimits, ToolSet};
-use tokio::sync::{Notify, oneshot, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Notify, oneshot};
 
-use crate::approval::Rights;
-use crate::budget::{AccountId, Budget};
 use crate::checkpoint::Keeper;
 use crate::child::AgentSettings;
-use crate::desk::Desk;
 use crate::egress::Egress;
-use crate::hook::Hooks;
-use crate::journal::{Durability, Journal, Who};
+use crate::journal::{Durability, Who};
 use crate::mcp::McpParts;
 use crate::permission::{Undecided, UserFiles};
 use crate::sandbox::SandboxMaker;
-use crate::spending::Scale;
 use crate::spill::SpillInto;
 use crate::worktree::Worktrees;
 
@@ -315,65 +309,6 @@ pub struct Parts {
     pub worktrees: Option<Worktrees>,
     /// Version of the program, for the record.
     pub version: String,
-}
-
-/// What one run reaches. Made in `spawn.rs`, dropped with the run.
-pub struct Ports {
-    /// What every run of the session reaches.
-    pub shared: Shared,
-    pub who: Who,
-    pub model: Arc<Model>,
-    /// What stands before the conversation.
-    pub head: Arc<Head>,
-    /// The same in the model's bytes.
-    pub wire_head: Arc<WireHead>,
-    /// The models to change to.
-    pub fallbacks: Arc<[Fallback]>,
-    /// Who asks, for the provider's queue and for scripts.
-    pub tag: RequestTag,
-    pub tools: Arc<ToolSet>,
-    /// The run's place in its session.
-    pub desk: Arc<Desk>,
-    /// The hooks in force for it.
-    pub hooks: Hooks,
-    pub account: AccountId,
-    pub cancel: CancellationToken,
-}
-
-/// What every run of a session reaches.
-#[derive(Clone)]
-pub struct Shared {
-    pub session: SessionId,
-    /// Where permission decisions are recorded.
-    pub audit: Arc<dyn Audit>,
-    /// Where the session was started: rules count from here, for every run.
-    pub root: Utf8PathBuf,
-    pub journal: Journal,
-    /// What runs may do now; the session's task holds the other end.
-    pub rights: watch::Receiver<Rights>,
-    /// The tree of accounts, a small leaf that everyone touches briefly.
-    pub budget: Arc<Mutex<Budget>>,
-    /// What providers counted for requests of the session.
-    pub scale: Arc<Scale>,
-    /// Where time comes from.
-    pub clock: Arc<dyn Clock>,
-    /// What tools work with.
-    pub equipment: Arc<Equipment>,
-    /// What agents read besides.
-    pub library: Arc<dyn Library>,
-    /// The session's MCP servers, for their prompts.
-    pub servers: Arc<[decurion_tools::mcp::Server]>,
-    /// The tool that answers questions in a person's place.
-    pub permission_tool: Option<Arc<str>>,
-    /// When conversations are shortened.
-    pub compaction: Compaction,
-}
-
-impl std::ops::Deref for Ports {
-    type Target = Shared;
-    fn deref(&self) -> &Shared {
-        &self.shared
-    }
 }
 
 /// What tools work with, the same for all runs of a session.

@@ -12,7 +12,7 @@ use decurion_model::{Dialect, Head, ModelError, ModelRequest, WireHead, WireMess
 use decurion_protocol::event::ending;
 use decurion_protocol::{
     Activity, Block, CallId, Envelope, Event, Limits, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
-    RunSpec, Skill, TaskProgress, Timing, Totals,
+    Skill, TaskProgress, Timing, Totals,
 };
 use decurion_tools::alias;
 
@@ -21,11 +21,12 @@ use crate::call::{self, Call};
 use crate::calls::{answer, bench};
 use crate::compact::{Trigger, Unsummarised, compact};
 use crate::context::{Context, Media, OpenCall, PAUSED};
-use crate::desk::{MayEnd, Wish};
 use crate::hooked::{Hooked, MOST_BLOCKS};
 use crate::journal::JournalLost;
-use crate::ports::{Instructions, Ports, new_line, unused_call};
+use crate::ports::{Instructions, new_line, unused_call};
 use crate::prompt;
+use crate::run_handle::RunHandle;
+use crate::session_port::MayEnd;
 use crate::skill;
 use crate::spawn::Carried;
 use crate::spending::{self, Charges, Held, LEAST_OUTPUT, Unasked};
@@ -45,13 +46,6 @@ const REPEATED_ENDED: u32 = 6;
 /// How many of the last things an agent did are shown, and how much of each.
 const MOST_ACTIVITIES: usize = 5;
 const MOST_INPUT: usize = 200;
-
-/// What does not change while a run lives.
-pub struct Run {
-    /// All that was decided.
-    pub spec: RunSpec,
-    pub ports: Ports,
-}
 
 /// What changes while a run lives; the run's task alone owns it.
 pub struct Progress {
@@ -129,7 +123,7 @@ impl Progress {
     }
 
     /// A run about to begin with this conversation.
-    pub fn new(run: &Run, context: Context) -> Self {
+    pub fn new(run: &RunHandle, context: Context) -> Self {
         Self {
             context,
             totals: Totals::default(),
@@ -138,7 +132,7 @@ impl Progress {
             nudges: 0,
             pauses: 0,
             missed: 0,
-            began: run.ports.clock.elapsed(),
+            began: run.clock.elapsed(),
             before: Duration::ZERO,
             is_final: false,
             denied: None,
@@ -180,15 +174,15 @@ impl Progress {
     }
 
     /// How long the work has taken.
-    pub fn elapsed(&self, run: &Run) -> Duration {
-        let now = run.ports.clock.elapsed();
-        let held = run.ports.desk.held.borrow().by(now);
+    pub fn elapsed(&self, run: &RunHandle) -> Duration {
+        let now = run.clock.elapsed();
+        let held = run.paused_by(now);
         self.before + now.saturating_sub(self.began).saturating_sub(held)
     }
 }
 
 /// The loop. Calls that an earlier run left are done first.
-pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Result<Outcome, Stop> {
+pub async fn run(run: &RunHandle, progress: &mut Progress, left: Vec<OpenCall>) -> Result<Outcome, Stop> {
     if !left.is_empty()
         && let Some(outcome) = work(run, progress, left.into_iter().map(Call::from).collect()).await?
     {
@@ -197,14 +191,14 @@ pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Res
     skill::arm(run, &progress.context);
     // It had said its last word when its process died.
     if progress.is_final
-        && !run.ports.desk.is_told()
+        && !run.is_told()
         && let Some(outcome) = finish(run, progress).await?
     {
         return Ok(outcome);
     }
     loop {
-        run.ports.desk.hold(&*run.ports.clock).await;
-        if run.ports.desk.is_told() {
+        run.wait_while_paused(&*run.clock).await;
+        if run.is_told() {
             listen(run, progress).await;
         }
         if let Some(outcome) = at_limit(run, progress) {
@@ -247,9 +241,8 @@ pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Res
 }
 
 /// Hears what waits for the run: endings, messages, how far others have come.
-async fn listen(run: &Run, progress: &mut Progress) {
-    let (desk, leaf) = (Arc::clone(&run.ports.desk), progress.context.leaf());
-    let heard = run.ports.desk.wish(|answer| Wish::Deliver { desk, leaf, answer }).await;
+async fn listen(run: &RunHandle, progress: &mut Progress) {
+    let heard = run.session.deliver(run.clone(), progress.context.leaf()).await;
     take_in(progress, &heard.unwrap_or_default());
 }
 
@@ -260,15 +253,13 @@ fn take_in(progress: &mut Progress, heard: &[Arc<Envelope>]) {
 }
 
 /// Whether the run may end; if not, it has heard why. Gives the shells that were stopped for it.
-async fn may_end(run: &Run, progress: &mut Progress) -> Option<Vec<String>> {
-    let desk = &run.ports.desk;
+async fn may_end(run: &RunHandle, progress: &mut Progress) -> Option<Vec<String>> {
     // Whoever began nothing and was told nothing has nothing to wait for; what comes too late is found by
     // the session when it hears of the end.
-    if desk.begun.load(Ordering::Relaxed) == 0 && !desk.is_told() {
+    if run.begun.load(Ordering::Relaxed) == 0 && !run.is_told() {
         return Some(Vec::new());
     }
-    let (asking, leaf) = (Arc::clone(desk), progress.context.leaf());
-    match desk.wish(|answer| Wish::End { desk: asking, leaf, answer }).await {
+    match run.session.may_end(run.clone(), progress.context.leaf()).await {
         None => Some(Vec::new()),
         Some(MayEnd::Yes(stopped)) => Some(stopped),
         Some(MayEnd::Hear(heard)) => {
@@ -280,7 +271,7 @@ async fn may_end(run: &Run, progress: &mut Progress) -> Option<Vec<String>> {
 
 /// Puts a prompt or a note into the conversation.
 pub async fn hear(
-    run: &Run,
+    run: &RunHandle,
     progress: &mut Progress,
     blocks: Vec<Block>,
     origin: Origin,
@@ -293,8 +284,8 @@ pub async fn hear(
 }
 
 /// Writes events, then takes them into the conversation.
-pub async fn record(run: &Run, progress: &mut Progress, events: Vec<Event>) -> Result<(), JournalLost> {
-    let written = run.ports.journal.write(&run.ports.who, events).await?;
+pub async fn record(run: &RunHandle, progress: &mut Progress, events: Vec<Event>) -> Result<(), JournalLost> {
+    let written = run.journal.write(&run.who, events).await?;
     for envelope in written {
         progress.context.apply(&envelope.event);
     }
@@ -302,8 +293,8 @@ pub async fn record(run: &Run, progress: &mut Progress, events: Vec<Event>) -> R
 }
 
 /// The limit that ends the run before its next turn, if one does.
-fn at_limit(run: &Run, progress: &Progress) -> Option<Outcome> {
-    let limits = run.ports.desk.limits.borrow().clone();
+fn at_limit(run: &RunHandle, progress: &Progress) -> Option<Outcome> {
+    let limits = run.limits();
     if limits.turns.is_some_and(|most| progress.turns >= most) {
         // For a child, reaching its turns is a normal result that says so.
         return Some(match run.spec.pattern {
@@ -317,11 +308,11 @@ fn at_limit(run: &Run, progress: &Progress) -> Option<Outcome> {
 }
 
 /// Which budget an agent's next turn is the last of, if it is: it gets the chance to report what it has. The root is asked by a person who set its limits.
-fn last_turn(run: &Run, progress: &Progress) -> Option<&'static str> {
+fn last_turn(run: &RunHandle, progress: &Progress) -> Option<&'static str> {
     if run.spec.agent.is_none() || progress.turns == 0 {
         return None;
     }
-    let limits = run.ports.desk.limits.borrow().clone();
+    let limits = run.limits();
     if limits.turns.is_some_and(|most| progress.turns + 1 >= most) {
         return Some("turns");
     }
@@ -329,15 +320,15 @@ fn last_turn(run: &Run, progress: &Progress) -> Option<&'static str> {
     if limits.seconds.is_some_and(|most| elapsed >= Duration::from_secs(most) * 9 / 10) {
         return Some("time");
     }
-    let budget = run.ports.budget.lock().unwrap_or_else(PoisonError::into_inner);
+    let budget = run.budget.lock().unwrap_or_else(PoisonError::into_inner);
     // What the last request took is about what the next will; twice that is one turn and its report.
     let next = progress.context.tokens() + LEAST_OUTPUT;
-    budget.unspent_tokens(run.ports.account).is_some_and(|left| left < 2 * next).then_some("tokens")
+    budget.unspent_tokens(run.lineage.account).is_some_and(|left| left < 2 * next).then_some("tokens")
 }
 
 /// Tells an agent that its budget ends.
-async fn warn(run: &Run, progress: &mut Progress, budget: &str) -> Result<(), JournalLost> {
-    let limits = run.ports.desk.limits.borrow().clone();
+async fn warn(run: &RunHandle, progress: &mut Progress, budget: &str) -> Result<(), JournalLost> {
+    let limits = run.limits();
     if progress.warned.replace(limits).is_some() {
         return Ok(());
     }
@@ -349,8 +340,8 @@ async fn warn(run: &Run, progress: &mut Progress, budget: &str) -> Result<(), Jo
 }
 
 /// Tells an agent that was told that its budget ends, and then was given more.
-async fn encourage(run: &Run, progress: &mut Progress) -> Result<(), JournalLost> {
-    let limits = run.ports.desk.limits.borrow().clone();
+async fn encourage(run: &RunHandle, progress: &mut Progress) -> Result<(), JournalLost> {
+    let limits = run.limits();
     if progress.warned.take_if(|then| *then != limits).is_none() {
         return Ok(());
     }
@@ -364,7 +355,11 @@ fn out_of_budget(progress: &Progress, budget: &str) -> Outcome {
 
 /// Ends a run whose next request does not fit its budget. A person reads how much is missing; the parent of an agent
 /// reads how the agent ended.
-async fn over_budget(run: &Run, progress: &mut Progress, exhausted: Exhausted) -> Result<Outcome, Stop> {
+async fn over_budget(
+    run: &RunHandle,
+    progress: &mut Progress,
+    exhausted: Exhausted,
+) -> Result<Outcome, Stop> {
     if run.spec.agent.is_none() {
         let text = format!("budget: {exhausted}; it was not sent. Raise the limit to continue");
         record(run, progress, vec![Event::Notice { level: "warning".to_owned(), text }]).await?;
@@ -374,17 +369,17 @@ async fn over_budget(run: &Run, progress: &mut Progress, exhausted: Exhausted) -
 
 /// Whether the conversation should be shortened before the next request. After an attempt that failed, only once it
 /// has grown.
-fn is_full(run: &Run, progress: &Progress) -> bool {
-    let compaction = &run.ports.compaction;
+fn is_full(run: &RunHandle, progress: &Progress) -> bool {
+    let compaction = &run.compaction;
     let limit = room(run) * compaction.at_percent / 100;
-    let grown = progress.unsummarised.map_or(0, |before| before + run.ports.model.info.window / 20);
+    let grown = progress.unsummarised.map_or(0, |before| before + run.voice.model.info.window / 20);
     compaction.automatic && progress.context.tokens() > limit.max(grown)
 }
 
 /// How many tokens a request may hold so that the longest reply still fits the window.
-pub(crate) fn room(run: &Run) -> u64 {
-    let window = run.ports.model.info.window;
-    window.saturating_sub(run.ports.head.max_output_tokens.min(window / 2))
+pub(crate) fn room(run: &RunHandle) -> u64 {
+    let window = run.voice.model.info.window;
+    window.saturating_sub(run.voice.head.max_output_tokens.min(window / 2))
 }
 
 /// Why there is no reply.
@@ -395,7 +390,7 @@ enum Refusal {
 }
 
 /// One request: reserved, sent, settled.
-async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
+async fn ask(run: &RunHandle, progress: &mut Progress) -> Result<Reply, Refusal> {
     let messages = match &run.spec.definition.reminder {
         None => progress.context.request(progress.media()),
         Some(text) => progress.context.request_reminding(text, progress.media()),
@@ -404,12 +399,12 @@ async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
     let counted = progress.context.counted();
     let (input, is_new) = (spending::weigh(run, &messages, counted), counted.is_none());
     progress.partial = Some(Partial::default());
-    let ask = spending::ask(run, progress, input, (&run.ports.head, &run.ports.wire_head), &messages);
+    let ask = spending::ask(run, progress, input, (&run.voice.head, &run.voice.wire_head), &messages);
     let reply = tokio::select! {
         biased;
         reply = Box::pin(ask) => reply.map_err(Refusal::Unasked),
-        () = run.ports.desk.gives_way() => {
-            run.ports.desk.waits(&run.ports.journal, None);
+        () = run.gives_way() => {
+            run.waits(None);
             Err(Refusal::Held)
         }
     };
@@ -422,20 +417,20 @@ async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
 }
 
 /// A request of this run.
-pub(crate) fn request(run: &Run, head: Arc<WireHead>, messages: Arc<[WireMessage]>) -> ModelRequest {
-    ModelRequest { head, messages, tag: run.ports.tag.clone(), fallback: spending::fallback(run) }
+pub(crate) fn request(run: &RunHandle, head: Arc<WireHead>, messages: Arc<[WireMessage]>) -> ModelRequest {
+    ModelRequest { head, messages, tag: run.tag.clone(), fallback: spending::fallback(run) }
 }
 
 /// Asks the model, and counts the time that took.
 pub(crate) async fn timed_turn(
-    run: &Run,
+    run: &RunHandle,
     progress: &mut Progress,
     head: &Head,
     request: ModelRequest,
     held: &mut Held,
 ) -> Result<Reply, Broken> {
-    let mut waits = Waits::new(&*run.ports.clock);
-    let reply = turn(&run.ports, head, request, held, (&mut waits, progress.partial.as_mut())).await;
+    let mut waits = Waits::new(&*run.clock);
+    let reply = turn(&run, head, request, held, (&mut waits, progress.partial.as_mut())).await;
     let timing = waits.finish();
     progress.totals.api_duration_ms = progress.totals.api_duration_ms.saturating_add(timing.ms);
     progress.timing = Some(timing);
@@ -444,7 +439,11 @@ pub(crate) async fn timed_turn(
 
 /// What to do about a request that failed for good: shorten the conversation if it is too long, try once without
 /// images and documents, or end. Any other refusal leaves the conversation as it is.
-async fn recover(run: &Run, progress: &mut Progress, error: ModelError) -> Result<Option<Outcome>, Stop> {
+async fn recover(
+    run: &RunHandle,
+    progress: &mut Progress,
+    error: ModelError,
+) -> Result<Option<Outcome>, Stop> {
     match &error {
         ModelError::Rejected { .. } if progress.media() == Media::Sent && progress.context.has_media() => {
             progress.repair.without_media = Some(error.to_string());
@@ -465,20 +464,20 @@ async fn recover(run: &Run, progress: &mut Progress, error: ModelError) -> Resul
 }
 
 /// The conversation again, from the record.
-pub async fn refold(run: &Run, empty: Context) -> Option<Context> {
-    run.ports.journal.fold(0, empty, folding(run)).await
+pub async fn refold(run: &RunHandle, empty: Context) -> Option<Context> {
+    run.journal.fold(0, empty, folding(run)).await
 }
 
 /// The conversation of a root that works, for whoever only looks at it.
-pub async fn refold_root(run: &Run, empty: Context) -> Option<Context> {
-    run.ports.journal.read_root(empty, folding(run)).await
+pub async fn refold_root(run: &RunHandle, empty: Context) -> Option<Context> {
+    run.journal.read_root(empty, folding(run)).await
 }
 
 /// Takes what is a run's of the record into its conversation.
-fn folding(run: &Run) -> impl FnMut(&mut Context, Envelope) + Send + 'static {
-    let agent = run.ports.who.agent.clone();
-    let before = run.ports.desk.inherited.clone();
-    let branches = run.ports.journal.branches();
+fn folding(run: &RunHandle) -> impl FnMut(&mut Context, Envelope) + Send + 'static {
+    let agent = run.who.agent.clone();
+    let before = run.lineage.inherited.clone();
+    let branches = run.journal.branches();
     move |context: &mut Context, envelope: Envelope| {
         if let Some(until) = belongs(&envelope, agent.as_ref(), &before) {
             let part = branches.part(&envelope, until);
@@ -502,7 +501,7 @@ pub fn belongs(
 }
 
 /// Ends the run with what the provider said, also as a message that people see and the model does not.
-async fn fail(run: &Run, progress: &mut Progress, error: &ModelError) -> Result<Outcome, Stop> {
+async fn fail(run: &RunHandle, progress: &mut Progress, error: &ModelError) -> Result<Outcome, Stop> {
     progress.totals.error_status = error.status();
     let too_long = matches!(error, ModelError::TooLong { .. });
     progress.totals.error = Some(if too_long { ending::TOO_LONG } else { error.word() }.to_owned());
@@ -523,7 +522,7 @@ async fn fail(run: &Run, progress: &mut Progress, error: &ModelError) -> Result<
     let mut events = spending::charged(run, progress);
     events.push(event);
     record(run, progress, events).await?;
-    Hooked { spec: &run.spec, ports: &run.ports }.failed(&text, &progress.said).await;
+    Hooked { run }.failed(&text, &progress.said).await;
     Ok(match error {
         ModelError::Stalled { .. } => Outcome::Stalled { waiting_for: text },
         _ => Outcome::Failed { error: text },
@@ -531,9 +530,13 @@ async fn fail(run: &Run, progress: &mut Progress, error: &ModelError) -> Result<
 }
 
 /// Puts the reply on record and gives its calls.
-async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Result<Vec<Call>, JournalLost> {
+async fn record_reply(
+    run: &RunHandle,
+    progress: &mut Progress,
+    reply: Reply,
+) -> Result<Vec<Call>, JournalLost> {
     let Reply { mut message, mut meta, fell_back_to } = reply;
-    rename_duplicates(&mut message, &progress.context, run.ports.model.dialect);
+    rename_duplicates(&mut message, &progress.context, run.voice.model.dialect);
     let info = spending::info(run, fell_back_to.as_deref());
     meta.cost = meta.usage.as_ref().filter(|_| info.price.is_some()).map(|usage| info.cost(usage));
     meta.timing = progress.timing.take();
@@ -564,7 +567,7 @@ async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Resul
         events.extend(media_omitted(error));
     }
     events.push(Event::Message { message, lines, parent, meta: Box::new(meta) });
-    let written = run.ports.journal.write(&run.ports.who, events).await?;
+    let written = run.journal.write(&run.who, events).await?;
     take_in(progress, &written);
     progress.replied_at = written.last().map_or(0, |envelope| envelope.seq);
     Ok(calls)
@@ -580,8 +583,8 @@ fn media_omitted(error: String) -> Vec<Event> {
 }
 
 /// Asks the hooks whether the run may end. Gives what to do instead: go on, or end otherwise.
-async fn stop_hooks(run: &Run, progress: &mut Progress) -> Result<Option<Option<Outcome>>, Stop> {
-    let hooked = Hooked { spec: &run.spec, ports: &run.ports };
+async fn stop_hooks(run: &RunHandle, progress: &mut Progress) -> Result<Option<Option<Outcome>>, Stop> {
+    let hooked = Hooked { run };
     let result = hooked.stop(progress.blocks > 0, &progress.said).await;
     if let Some(reason) = result.stop {
         progress.totals.error = Some(ending::HOOK.to_owned());
@@ -631,18 +634,17 @@ fn rename_duplicates(message: &mut Message, context: &Context, dialect: Dialect)
 }
 
 /// Runs the calls of a reply; gives an outcome if one of them ended the run.
-async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Option<Outcome>, Stop> {
+async fn work(run: &RunHandle, progress: &mut Progress, calls: Vec<Call>) -> Result<Option<Outcome>, Stop> {
     let answers = structured::answers(&calls);
     let asked = asked(&calls);
     progress.totals.turns += u32::try_from(calls.len()).unwrap_or(u32::MAX);
-    if calls.iter().any(|call| alias::tool(&call.name) == "Agent") {
-        let prefix = progress.context.prefix(progress.replied_at.saturating_sub(1)).map(Arc::new);
-        *run.ports.desk.prefix.lock().unwrap_or_else(PoisonError::into_inner) = prefix;
-    }
+    let starts_agent = calls.iter().any(|call| alias::tool(&call.name) == "Agent");
+    let before = || progress.context.prefix(progress.replied_at.saturating_sub(1)).map(Arc::new);
+    let prefix = if starts_agent { before() } else { None };
     if run.spec.agent.is_some() {
         tell_progress(run, progress, &calls);
     }
-    let round = answer(run, &mut progress.context, calls).await?;
+    let round = answer(run, &mut progress.context, calls, prefix).await?;
     skill::arm(run, &progress.context);
     progress.denied = None;
     if let Some(outcome) = same_again(run, progress, (asked, round.results)).await? {
@@ -689,7 +691,7 @@ fn missed(progress: &mut Progress) -> Option<Outcome> {
 }
 
 /// The work is done: the end, unless a hook or something still to be heard sends the run on.
-async fn conclude(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>, Stop> {
+async fn conclude(run: &RunHandle, progress: &mut Progress) -> Result<Option<Outcome>, Stop> {
     if let Some(outcome) = stop_hooks(run, progress).await? {
         return Ok(outcome);
     }
@@ -702,15 +704,19 @@ async fn conclude(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>,
 }
 
 /// Tells a run of the instructions and the skills that are about files it has just read or changed.
-pub async fn tell_about(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Result<(), JournalLost> {
+pub async fn tell_about(
+    run: &RunHandle,
+    progress: &mut Progress,
+    saw: &[Utf8PathBuf],
+) -> Result<(), JournalLost> {
     instruct(run, progress, saw).await?;
     offer(run, progress, saw).await
 }
 
 /// Tells a run of the instruction files on the way to what it has just read, each once.
-async fn instruct(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Result<(), JournalLost> {
+async fn instruct(run: &RunHandle, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Result<(), JournalLost> {
     let mut told: Vec<Instructions> = Vec::new();
-    let cwd = run.ports.desk.now().cwd.clone();
+    let cwd = run.now().cwd.clone();
     let withheld = call::withheld(&bench(run, &progress.context));
     let mut left_out: Vec<Event> = Vec::new();
     for path in saw {
@@ -719,7 +725,7 @@ async fn instruct(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Re
         if !progress.folders.insert(folder.to_owned()) {
             continue;
         }
-        let (readable, denied) = withheld.split(&run.ports.library.nested(&cwd, path));
+        let (readable, denied) = withheld.split(&run.library.nested(&cwd, path));
         left_out.extend(denied.into_iter().map(|text| Event::Notice { level: "warning".to_owned(), text }));
         for instructions in readable {
             let known = &progress.context.state().instructed;
@@ -733,7 +739,7 @@ async fn instruct(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Re
         }
     }
     if !left_out.is_empty() {
-        run.ports.journal.write(&run.ports.who, left_out).await?;
+        run.journal.write(&run.who, left_out).await?;
     }
     if told.is_empty() {
         return Ok(());
@@ -743,13 +749,13 @@ async fn instruct(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Re
 }
 
 /// Tells a run of the skills that are about files it has just read or changed, each once.
-async fn offer(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Result<(), JournalLost> {
-    if run.ports.tools.get(skill::NAME).is_none() {
+async fn offer(run: &RunHandle, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Result<(), JournalLost> {
+    if run.tools.get(skill::NAME).is_none() {
         return Ok(());
     }
     let mut told: Vec<Arc<Skill>> = Vec::new();
     let withheld = call::withheld(&bench(run, &progress.context));
-    let now = run.ports.desk.now();
+    let now = run.now();
     // Patterns count from the project's own folder, so a file in a checkout is the one that it stands for.
     let at_home =
         |path: &Utf8Path| now.worktree.as_ref().map_or_else(|| path.to_owned(), |tree| tree.home(path));
@@ -758,7 +764,7 @@ async fn offer(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Resul
         if !progress.files.insert(path.clone()) {
             continue;
         }
-        for skill in run.ports.library.concerning(&cwd, &at_home(path)) {
+        for skill in run.library.concerning(&cwd, &at_home(path)) {
             let state = progress.context.state();
             let is_known = state.offered.contains(&skill.name) || told.contains(&skill);
             if skill.invocable.by_model() && !is_known && withheld.standing(&skill.path).is_none() {
@@ -792,7 +798,7 @@ fn asked(calls: &[Call]) -> Option<u64> {
 
 /// Notices a model that does the same again and again with the same result: tells it, and later ends it.
 async fn same_again(
-    run: &Run,
+    run: &RunHandle,
     progress: &mut Progress,
     round: (Option<u64>, u64),
 ) -> Result<Option<Outcome>, Stop> {
@@ -817,7 +823,7 @@ async fn same_again(
 }
 
 /// Shows how far an agent has come, to whoever watches and to its parent.
-fn tell_progress(run: &Run, progress: &mut Progress, calls: &[Call]) {
+fn tell_progress(run: &RunHandle, progress: &mut Progress, calls: &[Call]) {
     progress.totals.tool_uses += u32::try_from(calls.len()).unwrap_or(u32::MAX);
     for call in calls {
         let input: String = call.input.to_string().chars().take(MOST_INPUT).collect();
@@ -834,14 +840,10 @@ fn tell_progress(run: &Run, progress: &mut Progress, calls: &[Call]) {
         activities: progress.activities.iter().cloned().collect(),
         waiting: None,
     };
-    let desk = &run.ports.desk;
-    *desk.progress.lock().unwrap_or_else(PoisonError::into_inner) = now.clone();
-    if let Some(parent) = &desk.parent_told {
-        parent.store(true, Ordering::Release);
-    }
+    run.publish_progress(now.clone());
     if let Some(agent) = &run.spec.agent {
         let event = Event::TaskProgressed { task: agent.clone().into(), progress: Box::new(now) };
-        run.ports.journal.publish(&run.ports.who, event);
+        run.journal.publish(&run.who, event);
     }
 }
 
@@ -851,8 +853,8 @@ pub fn is_cut(stop_reason: Option<&str>) -> bool {
 }
 
 /// The model asked for nothing more: the end, unless it was cut off or owes an answer.
-async fn finish(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>, Stop> {
-    let owes_shape = run.ports.tools.get(structured::NAME).is_some() && progress.totals.structured.is_none();
+async fn finish(run: &RunHandle, progress: &mut Progress) -> Result<Option<Outcome>, Stop> {
+    let owes_shape = run.tools.get(structured::NAME).is_some() && progress.totals.structured.is_none();
     let stop_reason = progress.totals.stop_reason.as_deref();
     progress.continues = is_cut(stop_reason);
     let nudge = match stop_reason {

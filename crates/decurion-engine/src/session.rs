@@ -4,7 +4,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
@@ -26,7 +26,6 @@ use crate::approval::{Approvals, Heard, Rights};
 use crate::budget::{AccountId, Budget};
 use crate::compact::{Trigger, compact};
 use crate::context::Context;
-use crate::desk::{Desk, Links, Sent, Wish};
 use crate::hook::Hooks;
 use crate::hooked::Hooked;
 use crate::host::HostDesk;
@@ -38,15 +37,18 @@ use crate::listing;
 use crate::mcp::{self, SessionServers};
 use crate::permission::{Around, Checkouts, Policy};
 use crate::permits::{Change, Keep};
-use crate::ports::{Ask, Equipment, Instructions, Model, NoAudit, Parts, Ports, Shared, new_line, new_run};
+use crate::ports::{Ask, Equipment, Instructions, Model, NoAudit, Parts, new_line, new_run};
 use crate::rewind::Rewind;
-use crate::run::{Progress, Run, record, refold};
+use crate::run::{Progress, record, refold};
+use crate::run_handle::{Lineage, RunBuilder, RunControl, RunHandle, Services, Voice};
+use crate::session_port::Sent;
 use crate::skill::slash::{self, Typed};
 use crate::spawn::{Beginning, Carried, Left, Said, live, opening};
 use crate::spec::{self, Decided};
 use crate::spending::Scale;
 use crate::task::{BY_END, BY_INTERRUPT};
 use crate::trail::Trails;
+use crate::tree::requests::{RequestSender, SessionRequest};
 use crate::tree::{Tree, apart};
 use crate::worktree::Released;
 use crate::{elicit, own_tools, permits, skill};
@@ -126,9 +128,9 @@ pub struct Owner {
     /// The conversation; none while a run has it.
     context: Option<Context>,
     /// Runs hold the other end.
-    granted: mpsc::Receiver<Wish>,
+    incoming: mpsc::Receiver<SessionRequest>,
     /// The end that runs are given.
-    pub wishes: mpsc::Sender<Wish>,
+    pub requests: RequestSender,
     /// Runs watch the other end.
     pub rights: watch::Sender<Rights>,
     approvals: Approvals,
@@ -224,8 +226,7 @@ impl Work {
 
 struct Running {
     task: JoinHandle<Left>,
-    cancel: CancellationToken,
-    desk: Arc<Desk>,
+    control: RunControl,
 }
 
 impl Session {
@@ -247,7 +248,7 @@ impl Session {
 
     /// Starts the session's task.
     pub fn start(self, commands: decurion_protocol::CommandReceiver, who: Who) -> JoinHandle<()> {
-        let (wishes, granted) = mpsc::channel(64);
+        let (requests, incoming) = RequestSender::channel();
         let mut budget = Budget::default();
         // A session that is resumed has one budget for all its processes.
         let account = budget.open_again(None, &self.request.limits, self.tree.tasks.spent_in_all());
@@ -263,8 +264,8 @@ impl Session {
             session,
             hooks,
             context: Some(context),
-            granted,
-            wishes,
+            incoming,
+            requests,
             rights,
             approvals: Approvals::default(),
             budget: Arc::new(Mutex::new(budget)),
@@ -404,7 +405,7 @@ impl Owner {
         tokio::select! {
             biased;
             left = finished(&mut self.running) => inbox.hear_during(stopper, self.root_ended(left)).await,
-            Some(wish) = self.granted.recv() => inbox.hear_during(stopper, Box::pin(self.grant(wish))).await,
+            Some(request) = self.incoming.recv() => inbox.hear_during(stopper, Box::pin(self.grant(request))).await,
             over = over(&mut self.approvals) => match over {
                 Over::Late(question) => inbox.hear_during(stopper, self.expired(question)).await,
                 Over::Withdrawn(question) => inbox.hear_during(stopper, self.withdrawn(&question)).await,
@@ -533,8 +534,8 @@ impl Owner {
 
     /// The last hooks. The host may be asked for them, so that its answers are handed in meanwhile.
     async fn say_goodbye(&mut self, inbox: &mut Inbox) {
-        let last = self.run();
-        let hooked = Hooked { spec: &last.spec, ports: &last.ports };
+        let last = self.root_control();
+        let hooked = Hooked { run: &last.run };
         let mut said = std::pin::pin!(hooked.session_end("other"));
         loop {
             tokio::select! {
@@ -716,9 +717,9 @@ impl Owner {
             self.heed_command(prompt).await;
         }
         let context = self.take_context().await;
-        let run = self.run();
-        let (cancel, desk) = (run.ports.cancel.clone(), Arc::clone(&run.ports.desk));
-        self.who = run.ports.who.clone();
+        let control = self.root_control();
+        let run = control.run.clone();
+        self.who = run.who.clone();
         self.session.previous = Some(run.spec.run);
         let (turns, time) = self.used;
         let carried = Carried { turns, time, ..Carried::default() };
@@ -745,7 +746,7 @@ impl Owner {
             Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions, self.used)),
             Work::Refused(reason) => tokio::spawn(refuse(run, context, reason, self.used)),
         };
-        self.running = Some(Running { task, cancel, desk });
+        self.running = Some(Running { task, control });
     }
 
     /// The prompt that the process before was at work on, where something waits to be told and a person can answer: a
@@ -762,7 +763,7 @@ impl Owner {
 
     /// Files are put back only where nobody may be about to change them.
     fn rewind(&mut self, id: RequestId, to: LineId, dry_run: bool) {
-        let works = self.running.as_ref().is_some_and(|run| !run.desk.ending.load(Ordering::Relaxed));
+        let works = self.running.as_ref().is_some_and(|running| !running.control.run.status().ending);
         if works || !self.queue.is_empty() {
             return self.reply(id, Reply::Refused { reason: STILL_AT_WORK.to_owned() });
         }
@@ -928,13 +929,13 @@ impl Owner {
         if let Some(context) = self.context.take().filter(|context| context.dialect() == dialect) {
             return context;
         }
-        let run = self.run();
+        let run = self.root_control().run;
         let empty = || Context::new(dialect);
         refold(&run, empty()).await.unwrap_or_else(empty)
     }
 
     /// The next run of the root.
-    pub fn run(&mut self) -> Run {
+    pub fn root_control(&mut self) -> RunControl {
         let decided = Decided {
             head_name: &self.session.head_name,
             tools: &self.session.tools,
@@ -947,54 +948,47 @@ impl Owner {
             own_rules: self.command_rules.clone(),
             session_model: self.own_model.as_ref().map(|model| model.name.as_str()),
         };
-        let spec = spec::root(self.session.id, &self.session.request, &decided, self.session.previous);
-        let links = Links {
-            grants: Arc::from([]),
-            inherited: Arc::from([]),
-            wishes: self.wishes.clone(),
-            told: self.told(None),
-            progress: Arc::default(),
-            parent_told: None,
-            shells: Arc::clone(&self.tree.shells),
-            begun: self.spawned,
-        };
         let session = &self.session;
-        let heads = (Arc::clone(&session.head), Arc::clone(&session.wire_head));
-        let desk = Desk::new(
-            Arc::new(spec.clone()),
-            "main".to_owned(),
-            Arc::clone(&session.model),
-            heads,
-            Arc::clone(&session.tools),
-            self.account,
-            Arc::from([]),
-            links,
-        );
-        let ports = Ports {
-            who: Who { run: spec.run, agent: None },
-            desk: Arc::new(desk),
+        let spec = spec::root(session.id, &session.request, &decided, session.previous);
+        let fallbacks = session.request.fallback_model.as_deref();
+        let voice = Voice {
             model: Arc::clone(&session.model),
             head: Arc::clone(&session.head),
             wire_head: Arc::clone(&session.wire_head),
-            fallbacks: session
-                .parts
-                .models
-                .fallbacks(&session.model, session.request.fallback_model.as_deref()),
-            tag: RequestTag { agent: "main".into(), path: "main".into(), class: RequestClass::Main },
-            tools: Arc::clone(&session.tools),
-            hooks: self.hooks.clone(),
-            account: self.account,
-            cancel: self.cancel.child_token(),
-            shared: self.shared_ports(),
+            fallbacks: session.parts.models.fallbacks(&session.model, fallbacks),
         };
-        Run { spec, ports }
+        let lineage = Lineage {
+            path: "main".to_owned(),
+            account: self.account,
+            modes: Arc::from([]),
+            grants: Arc::from([]),
+            inherited: Arc::from([]),
+        };
+        let (tools, hooks) = (Arc::clone(&session.tools), self.hooks.clone());
+        let tag = RequestTag { agent: "main".into(), path: "main".into(), class: RequestClass::Main };
+        let (begun, told) = (self.spawned, self.told(None));
+        RunBuilder {
+            spec,
+            lineage,
+            voice,
+            tag,
+            tools,
+            hooks,
+            cancel: self.cancel.child_token(),
+            begun,
+            told,
+            parent_told: None,
+            services: self.services(),
+        }
+        .build()
     }
 
     /// What every run of the session reaches.
-    pub fn shared_ports(&self) -> Shared {
+    pub fn services(&self) -> Services {
         let session = &self.session;
-        Shared {
-            session: session.id,
+        Services {
+            session_id: session.id,
+            session: Arc::new(self.requests.clone()),
             audit: match session.request.persistence {
                 // It leaves nothing behind, and titles of calls are a part of what was said.
                 Persistence::Off => Arc::new(NoAudit),
@@ -1011,6 +1005,7 @@ impl Owner {
             servers: session.servers.as_ref().map(SessionServers::all).unwrap_or_default(),
             permission_tool: session.request.permission_tool.as_deref().map(Arc::from),
             compaction: session.parts.compaction,
+            shells: Arc::clone(&self.tree.shells),
         }
     }
 
@@ -1047,8 +1042,8 @@ impl Owner {
     }
 
     /// The run of the root, as others see it.
-    pub fn root_desk(&self) -> Option<&Arc<Desk>> {
-        self.running.as_ref().map(|running| &running.desk)
+    pub fn root_run(&self) -> Option<&RunControl> {
+        self.running.as_ref().map(|running| &running.control)
     }
 
     /// Whether the root has a run.
@@ -1058,7 +1053,7 @@ impl Owner {
 
     async fn root_ended(&mut self, left: Left) {
         if let Some(running) = self.running.take() {
-            self.spawned = running.desk.begun.load(Ordering::Relaxed);
+            self.spawned = running.control.run.begun.load(Ordering::Relaxed);
         }
         self.used = left.used;
         // What stood open in its conversation was before it.
@@ -1231,7 +1226,7 @@ impl Owner {
     /// Ends the root's turn, and all that it waits for.
     pub fn stop_turn(&mut self, by: &str) {
         if let Some(running) = &self.running {
-            stop(&running.cancel, &running.desk, by);
+            running.control.stop(by);
         }
         self.stop_foreground(None, by);
     }
@@ -1305,9 +1300,9 @@ impl Owner {
         if self.session.directories != directories {
             self.session.directories = directories;
             if let Some(running) = &self.running {
-                let now = running.desk.now();
+                let now = running.control.run.now();
                 let worktree = now.worktree.as_deref().cloned();
-                running.desk.move_to(now.cwd.clone(), worktree, self.session.directories());
+                running.control.move_to(now.cwd.clone(), worktree, self.session.directories());
             }
         }
         self.rights.send_replace(rights);
@@ -1385,13 +1380,13 @@ impl Owner {
         for (id, ..) in std::mem::take(&mut self.rewinds) {
             self.reply(id, Reply::Refused { reason: "the session ends".to_owned() });
         }
-        if let Some(running) = self.running.as_ref().filter(|running| !running.cancel.is_cancelled()) {
+        if let Some(running) =
+            self.running.as_ref().filter(|running| !running.control.run.cancel.is_cancelled())
+        {
             let mut asked = self.approvals.questions();
             let is_asking = asked.any(|asked| asked.agent.is_none() && asked.elicitation.is_none());
             let by = if is_asking { Outcome::BY_END_ASKING } else { BY_END };
-            let mut stopped_by = running.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner);
-            stopped_by.get_or_insert_with(|| by.to_owned());
-            running.desk.closed.store(true, Ordering::Relaxed);
+            running.control.close(by);
         }
         self.stop_all(BY_END);
         self.cancel.cancel();
@@ -1401,21 +1396,14 @@ impl Owner {
 
     /// What a command can stop while the session's task waits for something else.
     fn stopper(&self) -> Stopper {
-        let turn = self.running.as_ref().map(|running| (running.cancel.clone(), Arc::clone(&running.desk)));
+        let turn = self.running.as_ref().map(|running| running.control.clone());
         let stop_turn = Box::new(move || {
-            if let Some((cancel, desk)) = &turn {
-                stop(cancel, desk, BY_INTERRUPT);
+            if let Some(turn) = &turn {
+                turn.stop(BY_INTERRUPT);
             }
         });
         Stopper { stop_turn, journal: self.session.journal.clone() }
     }
-}
-
-/// Stops a run; who did it first counts.
-fn stop(cancel: &CancellationToken, desk: &Desk, by: &str) {
-    let mut stopped_by = desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner);
-    stopped_by.get_or_insert_with(|| by.to_owned());
-    cancel.cancel();
 }
 
 /// Why what may be done changes.
@@ -1505,7 +1493,12 @@ fn worst(endings: &[Outcome]) -> Option<&Outcome> {
 }
 
 /// Shortens the conversation because someone asked.
-async fn shorten(run: Run, context: Context, instructions: Option<String>, used: (u32, Duration)) -> Left {
+async fn shorten(
+    run: RunHandle,
+    context: Context,
+    instructions: Option<String>,
+    used: (u32, Duration),
+) -> Left {
     let mut progress = Progress::new(&run, context);
     let outcome = match compact(&run, &mut progress, Trigger::Manual, instructions.as_deref()).await {
         Ok(Ok(())) => Outcome::Completed { report: "The conversation was shortened.".into(), limit: None },
@@ -1513,22 +1506,22 @@ async fn shorten(run: Run, context: Context, instructions: Option<String>, used:
         Err(lost) => Outcome::Failed { error: lost.to_string() },
     };
     // As at the end of every run: whoever reads of it may act on it.
-    run.ports.desk.ending.store(true, Ordering::Relaxed);
+    run.is_ending();
     let totals = std::mem::take(&mut progress.totals);
     let event = Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) };
-    match run.ports.journal.write(&run.ports.who, vec![event]).await {
+    match run.journal.write(&run.who, vec![event]).await {
         Ok(_) => Left { context: Some(progress.context), ending: Some((outcome, totals)), used },
         Err(_) => Left::nothing(),
     }
 }
 
 /// The turn of a prompt that there was no room for.
-async fn refuse(run: Run, context: Context, error: String, used: (u32, Duration)) -> Left {
+async fn refuse(run: RunHandle, context: Context, error: String, used: (u32, Duration)) -> Left {
     let mut progress = Progress::new(&run, context);
     let (outcome, totals) = (Outcome::Failed { error }, Totals::default());
     let mut events = opening(&run.spec, &progress.context, Said::default(), &[]);
     events.push(Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) });
-    run.ports.desk.ending.store(true, Ordering::Relaxed);
+    run.is_ending();
     match record(&run, &mut progress, events).await {
         Ok(()) => Left { context: Some(progress.context), ending: Some((outcome, totals)), used },
         Err(_) => Left::nothing(),
@@ -1536,7 +1529,7 @@ async fn refuse(run: Run, context: Context, error: String, used: (u32, Duration)
 }
 
 /// A run of the root. What it carries is the session's, so it gives nothing back.
-async fn speak(run: Run, context: Context, said: Said, carried: Carried) -> Left {
+async fn speak(run: RunHandle, context: Context, said: Said, carried: Carried) -> Left {
     live(&run, &mut Kit::default(), context, Beginning::Saying(Box::new(said)), carried).await
 }
 

@@ -16,8 +16,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::call::{Bench, Call, panicked};
-use crate::desk::{Desk, ForegroundShell, Wish};
+use crate::foreground::ForegroundShell;
 use crate::notice;
+use crate::run_handle::RunHandle;
+use crate::session_port::BackgroundShell;
 use crate::spill::SpillInto;
 
 /// Runs the command until it ends, or until nobody waits for it any more.
@@ -28,7 +30,7 @@ pub async fn run(
     mut cx: ToolContext,
     input: Value,
 ) -> ToolOutput {
-    let desk = &bench.ports.desk;
+    let run = bench.run;
     let text = |field: &str| input.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let cancel = CancellationToken::new();
     let output_of = Arc::new(OnceLock::new());
@@ -37,11 +39,11 @@ pub async fn run(
     cx.detached = detach.subscribe();
     cx.spill = Arc::new(TaskSpill {
         usual: Arc::clone(&cx.spill),
-        into: bench.ports.equipment.spill_into.clone(),
+        into: bench.run.equipment.spill_into.clone(),
         task: Arc::clone(&output_of),
     });
     let shell = Arc::new(ForegroundShell {
-        desk: Arc::clone(desk),
+        run: run.clone(),
         call: call.id.clone(),
         command: text("command"),
         description: text("description"),
@@ -49,10 +51,10 @@ pub async fn run(
         cancel: cancel.clone(),
         detached: watch::Sender::new(None),
     });
-    let by_user = desk.shells.is_behind(&call.id);
+    let by_user = run.shells.is_behind(&call.id);
     if by_user || input.get("run_in_background") == Some(&Value::Bool(true)) {
         // Counted first: an agent that ends now looks there for what it left running.
-        desk.begun.fetch_add(1, Ordering::Relaxed);
+        run.begun.fetch_add(1, Ordering::Relaxed);
         // In a task of its own: once it is on record, it must begin and end, whatever becomes of the call.
         let beginning = tokio::spawn(begin_detached(shell, tool, cx, input, (output_of, detach, by_user)));
         return beginning.await.unwrap_or_else(|_| panicked("Bash"));
@@ -65,7 +67,7 @@ pub async fn run(
         record = record_of(&mut detached) => {
             let _ = output_of.set(record.task.clone());
             detach.send_replace(true);
-            supervise(desk, record.task.clone(), attached.part());
+            supervise(run, record.task.clone(), attached.part());
             launched(&record, true)
         }
     }
@@ -79,20 +81,22 @@ async fn begin_detached(
     input: Value,
     (output_of, detach, by_user): (Arc<OnceLock<TaskId>>, watch::Sender<bool>, bool),
 ) -> ToolOutput {
-    let desk = Arc::clone(&shell.desk);
-    let (wisher, call) = (Arc::clone(&desk), shell.call.clone());
-    let (command, description) = (shell.command.clone(), shell.description.clone());
-    let cancel = shell.cancel.clone();
-    let asked =
-        desk.wish(|answer| Wish::OpenShell { desk: wisher, call, command, description, cancel, answer });
-    let record = match asked.await {
+    let run = shell.run.clone();
+    let background = BackgroundShell {
+        run: run.clone(),
+        call: shell.call.clone(),
+        command: shell.command.clone(),
+        description: shell.description.clone(),
+        cancel: shell.cancel.clone(),
+    };
+    let record = match run.session.open_shell(background).await {
         Some(Ok(record)) => record,
         Some(Err(reason)) => return ToolOutput::error(reason),
         None => return ToolOutput::error("the session is gone"),
     };
     let _ = output_of.set(record.task.clone());
     detach.send_replace(true);
-    supervise(&desk, record.task.clone(), start(tool, cx, input));
+    supervise(&run, record.task.clone(), start(tool, cx, input));
     launched(&record, by_user)
 }
 
@@ -104,12 +108,12 @@ fn start(tool: Arc<dyn Tool>, cx: ToolContext, input: Value) -> JoinHandle<ToolO
 }
 
 /// Sees to it that the session hears of the end.
-fn supervise(desk: &Arc<Desk>, task: TaskId, work: JoinHandle<ToolOutput>) {
-    let wishes = desk.wishes.clone();
+fn supervise(run: &RunHandle, task: TaskId, work: JoinHandle<ToolOutput>) {
+    let session = Arc::clone(&run.session);
     tokio::spawn(async move {
         let output = Box::new(work.await.unwrap_or_else(|_| panicked("Bash")));
         // A session that is gone has ended its shells itself.
-        let _ = wishes.send(Wish::ShellEnded { task, output }).await;
+        let _ = session.shell_ended(task, output).await;
     });
 }
 
@@ -144,7 +148,7 @@ struct Attached {
 
 impl Attached {
     fn new(shell: &Arc<ForegroundShell>, tool: Arc<dyn Tool>, cx: ToolContext, input: Value) -> Self {
-        shell.desk.shells.add(Arc::clone(shell));
+        shell.run.shells.add(Arc::clone(shell));
         Self { shell: Arc::clone(shell), work: Some(start(tool, cx, input)) }
     }
 
@@ -159,7 +163,7 @@ impl Attached {
     fn ended(&self, output: ToolOutput) -> ToolOutput {
         let Some(record) = self.shell.detached.borrow().clone() else { return output };
         let work = tokio::spawn(async move { output });
-        supervise(&self.shell.desk, record.task.clone(), work);
+        supervise(&self.shell.run, record.task.clone(), work);
         launched(&record, true)
     }
 
@@ -171,16 +175,16 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.shell.desk.shells.remove(&self.shell);
+        self.shell.run.shells.remove(&self.shell);
         let Some(work) = self.work.take() else { return };
         let record = self.shell.detached.borrow().clone();
         if let Some(record) = record {
             // Made a task just now: it goes on, and its end is heard of.
-            supervise(&self.shell.desk, record.task.clone(), work);
+            supervise(&self.shell.run, record.task.clone(), work);
         } else {
             self.shell.cancel.cancel();
             work.abort();
-            self.shell.desk.cuts_off(&self.shell.call, Arc::clone(&self.shell.printed));
+            self.shell.run.cuts_off(&self.shell.call, Arc::clone(&self.shell.printed));
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::call::{Bench, Call, Confined, denied_agent, inline_permit, withheld};
 use crate::child::AgentInput;
 use crate::context::Context;
 use crate::ports::Library;
-use crate::run::Run;
+use crate::run_handle::RunHandle;
 pub use decurion_protocol::nearest;
 pub use template::split as words;
 use template::{Piece, Template};
@@ -122,7 +122,7 @@ pub async fn run(bench: &Bench<'_>, call: &Call, cx: &ToolContext, input: &Value
         return ToolOutput::usage_error("the input of Skill is {skill, args?}");
     };
     let name = name.trim_start_matches('/');
-    let library = &bench.ports.library;
+    let library = &bench.run.library;
     let Some(skill) = library.find(name).filter(|skill| skill.invocable.by_model()) else {
         return ToolOutput::usage_error(unknown(&**library, name));
     };
@@ -247,7 +247,7 @@ pub fn preloaded(skill: &Skill, body: &str, session: SessionId) -> String {
 
 /// Runs one inline command as a call of Bash, if the rules or a person let it; gives what stands in its place.
 async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, command: &str) -> String {
-    let Some(bash) = bench.ports.tools.get("Bash").cloned() else {
+    let Some(bash) = bench.run.tools.get("Bash").cloned() else {
         return format!("[not run, because there is no shell here: `{command}`]");
     };
     let input = json!({"command": command, "timeout": INLINE_TIMEOUT});
@@ -256,10 +256,10 @@ async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, c
         Ok(permitted) => permitted,
         Err(reason) => return format!("[not run: `{command}`: {reason}]"),
     };
-    let clean = |text: String| (bench.ports.equipment.redact)(&text).unwrap_or(text);
+    let clean = |text: String| (bench.run.equipment.redact)(&text).unwrap_or(text);
     let text = clean(format!("skill {skill} runs: {command}"));
     let noted = Event::Notice { level: "info".to_owned(), text };
-    if bench.ports.journal.write(&bench.ports.who, vec![noted]).await.is_err() {
+    if bench.run.journal.write(&bench.run.who, vec![noted]).await.is_err() {
         return format!("[not run, because it could not be put on record: `{command}`]");
     }
     let cx = ToolContext {
@@ -310,14 +310,14 @@ async fn forked(bench: &Bench<'_>, cx: &ToolContext, skill: &Skill, prompt: Stri
         skill: skill.hooks.is_some().then(|| skill.name.clone()),
         ..AgentInput::default()
     };
-    agent::start(cx, input, bench.ports.equipment.result_chars).await
+    agent::start(cx, input, bench.run.equipment.result_chars).await
 }
 
 /// The text of a skill, unless a rule forbids to read the file that it is a link to. The error is for the model.
 pub fn body(bench: &Bench<'_>, skill: &Skill) -> Result<String, String> {
     match withheld(bench).standing(&skill.path) {
         Some(reason) => Err(format!("{}: {reason}", skill.path)),
-        None => bench.ports.library.body(skill),
+        None => bench.run.library.body(skill),
     }
 }
 
@@ -333,7 +333,7 @@ pub struct Preloaded {
 
 /// Reads the skills that a definition names.
 pub fn preload(bench: &Bench<'_>) -> Preloaded {
-    let (library, session) = (&bench.ports.library, bench.spec.session);
+    let (library, session) = (&bench.run.library, bench.spec.session);
     let mut read = Preloaded::default();
     for name in &bench.spec.definition.equipment.skills {
         let found = library.find(name).and_then(|skill| Some((body(bench, &skill).ok()?, skill)));
@@ -351,8 +351,8 @@ pub fn preload(bench: &Bench<'_>) -> Preloaded {
 
 /// Puts the hooks of the skills that an agent has read in force: for that agent, not for those below it. They
 /// are looked up by name each time a conversation is taken up, so that trust that was taken back holds.
-pub fn arm(run: &Run, context: &Context) {
-    let library = &run.ports.library;
+pub fn arm(run: &RunHandle, context: &Context) {
+    let library = &run.library;
     let declared = |name: &str| {
         let Some(skill) = library.find(name) else { return Vec::new() };
         let mut hooks = library.hooks_of(&skill);
@@ -363,7 +363,7 @@ pub fn arm(run: &Run, context: &Context) {
         }
         hooks
     };
-    for problem in run.ports.hooks.learn(&context.state().skills, declared) {
+    for problem in run.hooks.learn(&context.state().skills, declared) {
         tracing::warn!("{problem}");
     }
 }

@@ -2,8 +2,7 @@
 //! end is on record whatever happened: completed, cancelled, or panicked.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -26,7 +25,8 @@ use crate::journal::JournalLost;
 use crate::kit::Kit;
 use crate::ports::new_line;
 use crate::prompt;
-use crate::run::{Progress, Run, Stop, record, refold, run, tell_about};
+use crate::run::{Progress, Stop, record, refold, run, tell_about};
+use crate::run_handle::RunHandle;
 use crate::skill::{
     self,
     slash::{self, Typed},
@@ -126,7 +126,7 @@ impl Left {
 
 /// Lives a run to its last record.
 pub async fn live(
-    living: &Run,
+    living: &RunHandle,
     kit: &mut Kit,
     context: Context,
     beginning: Beginning,
@@ -136,10 +136,10 @@ pub async fn live(
     if let Beginning::Saying(said) = &beginning {
         progress.untaken = said.line;
     }
-    let began = living.ports.clock.elapsed();
+    let began = living.clock.elapsed();
     let outcome = match beginning {
         // One that was stopped before it began needs nothing any more.
-        Beginning::Opened { .. } if living.ports.cancel.is_cancelled() => Attempt::Broken(killed(living)),
+        Beginning::Opened { .. } if living.cancel.is_cancelled() => Attempt::Broken(killed(living)),
         Beginning::Opened { first } => match kit.take_up().await {
             Ok(()) => attempt(living, kit, &mut progress, carried, (first, began)).await,
             Err(error) => Attempt::Ended(Outcome::Failed { error }),
@@ -147,7 +147,7 @@ pub async fn live(
         // Hooks, and the commands and questions of a typed skill, may take long.
         Beginning::Saying(said) => {
             let beginning = Box::pin(begin(living, &mut progress, *said, &carried.calls));
-            let begun = living.ports.cancel.run_until_cancelled(beginning).await;
+            let begun = living.cancel.run_until_cancelled(beginning).await;
             match begun {
                 None => Attempt::Broken(killed(living)),
                 Some(Ok(None)) => attempt(living, kit, &mut progress, carried, (false, began)).await,
@@ -168,7 +168,7 @@ pub async fn live(
             if living.spec.agent.is_some() {
                 return finish(living, progress, outcome, began).await;
             }
-            match refold(living, Context::new(living.ports.model.dialect)).await {
+            match refold(living, Context::new(living.voice.model.dialect)).await {
                 Some(context) => progress.context = context,
                 None => return Left::nothing(),
             }
@@ -179,8 +179,8 @@ pub async fn live(
 }
 
 /// Puts the end of a run on record.
-async fn finish(living: &Run, mut progress: Progress, outcome: Outcome, began: Duration) -> Left {
-    let took = living.ports.clock.elapsed().saturating_sub(began);
+async fn finish(living: &RunHandle, mut progress: Progress, outcome: Outcome, began: Duration) -> Left {
+    let took = living.clock.elapsed().saturating_sub(began);
     progress.totals.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     progress.totals.turns += 1;
     let cut_short =
@@ -203,13 +203,13 @@ enum Attempt {
 }
 
 async fn attempt(
-    living: &Run,
+    living: &RunHandle,
     kit: &mut Kit,
     progress: &mut Progress,
     carried: Carried,
     (first, began): (bool, Duration),
 ) -> Attempt {
-    let most = living.ports.desk.limits.borrow().seconds.map(Duration::from_secs);
+    let most = living.limits().seconds.map(Duration::from_secs);
     let has_time = most.is_none_or(|most| most > carried.time) || !carried.calls.is_empty();
     let work = async {
         if living.spec.agent.is_some() {
@@ -222,7 +222,7 @@ async fn attempt(
         biased;
         // One that has no time left ends by itself at its first step, and hears what it was told before.
         () = time_is_up(living, carried.time, began), if has_time => None,
-        () = living.ports.cancel.cancelled() => Some(Attempt::Broken(killed(living))),
+        () = living.cancel.cancelled() => Some(Attempt::Broken(killed(living))),
         result = work => Some(match result {
             Ok(Ok(outcome)) => Attempt::Ended(outcome),
             Ok(Err(Stop::Journal(lost))) => Attempt::Ended(Outcome::Failed { error: lost.to_string() }),
@@ -237,37 +237,23 @@ async fn attempt(
     })
 }
 
-fn killed(living: &Run) -> Outcome {
-    let by = living.ports.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Outcome::Killed { by: by.unwrap_or_else(|| BY_INTERRUPT.to_owned()) }
+fn killed(living: &RunHandle) -> Outcome {
+    Outcome::Killed { by: living.stopped_by().unwrap_or_else(|| BY_INTERRUPT.to_owned()) }
 }
 
 /// Waits for the end of the wall time; for ever without a limit, and while the run is held, which is not its own time.
 /// A turn asked for in time may still be answered late: the limit ends that too.
-async fn time_is_up(living: &Run, before: Duration, began: Duration) {
-    let desk = &living.ports.desk;
-    let (mut held, mut limits) = (desk.held.subscribe(), desk.limits.subscribe());
-    loop {
-        let now = *held.borrow_and_update();
-        let most = limits.borrow_and_update().seconds.map(Duration::from_secs);
-        let up = async {
-            let Some(most) = most.filter(|_| now.since.is_none()) else {
-                return std::future::pending().await;
-            };
-            let took = living.ports.clock.elapsed().saturating_sub(began).saturating_sub(now.total);
-            tokio::time::sleep(most.saturating_sub(before + took)).await;
-        };
-        tokio::select! {
-            biased;
-            _ = held.changed() => {}
-            _ = limits.changed() => {}
-            () = up => return,
-        }
-    }
+async fn time_is_up(living: &RunHandle, before: Duration, began: Duration) {
+    living.time_is_up(|| before + living.clock.elapsed().saturating_sub(began)).await;
 }
 
 /// The last steps of an agent's start.
-async fn ready(living: &Run, kit: &mut Kit, progress: &mut Progress, first: bool) -> Result<(), JournalLost> {
+async fn ready(
+    living: &RunHandle,
+    kit: &mut Kit,
+    progress: &mut Progress,
+    first: bool,
+) -> Result<(), JournalLost> {
     match kit.servers.names() {
         Some(names) => kit.noted(StartStep::Servers, names),
         None => kit.took(StartStep::Servers),
@@ -297,12 +283,12 @@ async fn ready(living: &Run, kit: &mut Kit, progress: &mut Progress, first: bool
     for step in [StartStep::Context, StartStep::Request] {
         kit.took(step);
     }
-    kit.tell_start(&living.ports.journal, &living.ports.who).await;
+    kit.tell_start(&living.journal, &living.who).await;
     Ok(())
 }
 
 /// The texts of the skills that an agent's definition names, one block each. Gives what there is to say of it.
-fn preload(living: &Run, context: &Context, first: bool, events: &mut Vec<Event>) -> Option<String> {
+fn preload(living: &RunHandle, context: &Context, first: bool, events: &mut Vec<Event>) -> Option<String> {
     let definition = &living.spec.definition;
     if !first || definition.equipment.skills.is_empty() {
         return None;
@@ -323,15 +309,15 @@ fn preload(living: &Run, context: &Context, first: bool, events: &mut Vec<Event>
 }
 
 /// What the hooks of an agent's start tell its model, and how many there were.
-async fn agent_hooks(living: &Run) -> (Vec<String>, usize) {
-    let hooked = Hooked { spec: &living.spec, ports: &living.ports };
+async fn agent_hooks(living: &RunHandle) -> (Vec<String>, usize) {
+    let hooked = Hooked { run: living };
     let result = hooked.agent_start().await;
     (result.additional_context, result.reports.len())
 }
 
 /// The root's start and its prompt, in one write. Calls that are left to be done stay open. Gives why a hook refuses the prompt, if one does.
 async fn begin(
-    living: &Run,
+    living: &RunHandle,
     progress: &mut Progress,
     mut said: Said,
     left: &[OpenCall],
@@ -373,8 +359,12 @@ async fn begin(
 }
 
 /// What the hooks of a beginning tell the root's model, and why the prompt is refused, if it is.
-async fn root_hooks(living: &Run, starts: &'static str, prompt: &[Block]) -> (Vec<String>, Option<Refused>) {
-    let hooked = Hooked { spec: &living.spec, ports: &living.ports };
+async fn root_hooks(
+    living: &RunHandle,
+    starts: &'static str,
+    prompt: &[Block],
+) -> (Vec<String>, Option<Refused>) {
+    let hooked = Hooked { run: living };
     let mut told = Vec::new();
     if !starts.is_empty() {
         told.extend(hooked.session_start(starts).await.additional_context);
@@ -411,8 +401,8 @@ enum Heard {
 }
 
 /// Puts the text of a command in the place of its name. What stands behind the first block goes along.
-async fn command(living: &Run, context: &Context, prompt: &[Block]) -> Heard {
-    let library = &living.ports.library;
+async fn command(living: &RunHandle, context: &Context, prompt: &[Block]) -> Heard {
+    let library = &living.library;
     let (skill, args) = match slash::read(prompt, &**library) {
         Typed::Words => return Heard::Words,
         Typed::Mistaken(text) => return Heard::Mistaken(text),
@@ -423,7 +413,7 @@ async fn command(living: &Run, context: &Context, prompt: &[Block]) -> Heard {
         Ok(body) => body,
         Err(reason) => return Heard::Mistaken(format!("/{} cannot be read: {reason}", skill.name)),
     };
-    let by_agent = skill::is_by_agent(&skill, &living.ports.tools);
+    let by_agent = skill::is_by_agent(&skill, &living.tools);
     let text = if by_agent {
         format!(
             "The user calls the skill {}. Call it with the Skill tool now, with these arguments: {args}",
@@ -450,9 +440,15 @@ fn typed_call(bench: &Bench<'_>) -> (Call, ToolContext) {
 }
 
 /// Puts a server's prompt in the place of its name. A text of the server's is words: nothing in it is run.
-async fn servers_prompt(living: &Run, context: &Context, prompt: &[Block], name: &str, args: &str) -> Heard {
+async fn servers_prompt(
+    living: &RunHandle,
+    context: &Context,
+    prompt: &[Block],
+    name: &str,
+    args: &str,
+) -> Heard {
     let (_, cx) = typed_call(&bench(living, context));
-    let servers = Arc::clone(&living.ports.servers);
+    let servers = Arc::clone(&living.servers);
     let mut given = match prompts::get(&servers, name, &skill::words(args), &cx).await {
         Ok(given) => given,
         Err(text) => return Heard::Mistaken(text),
@@ -460,7 +456,7 @@ async fn servers_prompt(living: &Run, context: &Context, prompt: &[Block], name:
     for block in &mut given {
         // What a prompt holds is not looked at again.
         if let Block::Text { text } = block {
-            *text = (living.ports.equipment.redact)(text).unwrap_or_else(|| std::mem::take(text));
+            *text = (living.equipment.redact)(text).unwrap_or_else(|| std::mem::take(text));
         }
     }
     let mut blocks = vec![Block::text(slash::header(name, args))];
@@ -552,20 +548,20 @@ fn enter(entry: Entry, context: &Context, events: &mut Vec<Event>) {
 }
 
 async fn end(
-    living: &Run,
+    living: &RunHandle,
     progress: &mut Progress,
     outcome: Outcome,
 ) -> Result<(Outcome, Totals), JournalLost> {
     // Whoever reads of the end may act on it before the run's task is gone.
-    living.ports.desk.ending.store(true, Ordering::Relaxed);
+    living.is_ending();
     let mut events = spending::charged(living, progress);
     let mut totals = std::mem::take(&mut progress.totals);
     let is_left = |_: &CallId, begun: bool| outcome.leaves_question() && !begun;
     let cut_off = |call: &CallId| {
-        let printed = living.ports.desk.cut_off(call)?;
-        Some(call::clean(&living.ports.equipment.redact, stopped(&printed.shown())))
+        let printed = living.status().cut_off.get(call).cloned()?;
+        Some(call::clean(&living.equipment.redact, stopped(&printed.shown())))
     };
-    let has_begun = |call: &CallId| living.ports.desk.has_begun(call);
+    let has_begun = |call: &CallId| living.status().calls.contains(call);
     events.extend(closing(&progress.context, is_left, has_begun, cut_off));
     let note = match &outcome {
         Outcome::Killed { by } if by == BY_INTERRUPT => Some(REPLY_INTERRUPTED),
@@ -577,14 +573,14 @@ async fn end(
     }
     totals.leaf = leaf(&progress.context, &events).filter(|_| living.spec.agent.is_some());
     // A session that closes before a prompt has begun works on it when it is opened again, as after a crash.
-    let is_closed = living.ports.desk.closed.load(Ordering::Relaxed);
+    let is_closed = living.is_closed();
     let untaken = progress.untaken.take().filter(|_| !is_closed);
     events.extend(untaken.map(|line| Event::Unqueued { lines: vec![line] }));
     events.push(Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) });
     record(living, progress, events).await?;
     // A whole fan-out that ends at once must not wait for as many syncs; the journal syncs soon anyway.
     if living.spec.agent.is_none() {
-        living.ports.journal.sync_soon();
+        living.journal.sync_soon();
     }
     Ok((outcome, totals))
 }

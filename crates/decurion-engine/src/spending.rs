@@ -14,8 +14,9 @@ use tokio::sync::{Notify, watch};
 use crate::budget::{Amount, Budget, Exhausted, Reservation, Ticket, Want};
 use crate::context::Counted;
 use crate::journal::JournalLost;
-use crate::ports::{Fallback, Model, Ports};
-use crate::run::{Progress, Run, request, timed_turn};
+use crate::ports::{Fallback, Model};
+use crate::run::{Progress, request, timed_turn};
+use crate::run_handle::RunHandle;
 use crate::turn::{Broken, Reply};
 
 /// The fewest output tokens worth asking for when a budget is short.
@@ -57,9 +58,8 @@ impl Scale {
 }
 
 /// The most tokens that a request with these messages can be counted as.
-pub(crate) fn weigh(run: &Run, messages: &[WireMessage], counted: Option<&Counted>) -> u64 {
-    let ports = &run.ports;
-    let (head, model) = (&ports.wire_head, ports.model.id.as_str());
+pub(crate) fn weigh(run: &RunHandle, messages: &[WireMessage], counted: Option<&Counted>) -> u64 {
+    let (head, model) = (&run.voice.wire_head, run.voice.model.id.as_str());
     let sum = |messages: &[WireMessage]| messages.iter().map(|one| one.most_tokens(model)).sum::<u64>();
     let counted = counted.filter(|counted| same_model(&counted.model, model));
     let most = match counted {
@@ -69,7 +69,7 @@ pub(crate) fn weigh(run: &Run, messages: &[WireMessage], counted: Option<&Counte
             let reply = rest.first().map_or(0, |reply| reply.most_tokens(model)).max(counted.hidden);
             let head = if counted.same_head { 0 } else { head.most_tokens() };
             // Another model of the provider may have a tokenizer that makes more of the same text.
-            let others = if ports.fallbacks.is_empty() { 1 } else { OTHER_TOKENIZER };
+            let others = if run.voice.fallbacks.is_empty() { 1 } else { OTHER_TOKENIZER };
             counted.input * others + head + reply + sum(rest.get(1..).unwrap_or_default())
         }
         None => head.most_tokens() + sum(messages),
@@ -77,12 +77,12 @@ pub(crate) fn weigh(run: &Run, messages: &[WireMessage], counted: Option<&Counte
     // Its own count is closer, and knows of reasoning that the bytes do not show.
     let is_counted = counted.is_some_and(|counted| counted.same_head);
     // To look it up costs a hash of the whole head.
-    let known = (ports.fallbacks.is_empty() && !is_counted).then(|| ports.scale.known(head)).flatten();
+    let known = (run.voice.fallbacks.is_empty() && !is_counted).then(|| run.scale.known(head)).flatten();
     let shared = known.map(|known| known.tokens + beyond(messages, &known.messages, model));
     let most = shared.map_or(most, |shared| shared.min(most));
     // A model refuses to read more than its window, where that is known for sure.
-    let window_is_known = ports.model.info.price.is_some() && !model.contains('[');
-    if window_is_known { most.min(ports.model.info.window) } else { most }
+    let window_is_known = run.voice.model.info.price.is_some() && !model.contains('[');
+    if window_is_known { most.min(run.voice.model.info.window) } else { most }
 }
 
 /// The most tokens of what some messages hold beyond others that they begin with.
@@ -113,16 +113,16 @@ pub(crate) enum Unasked {
 /// Asks the model for a reply to these messages, which are at most so many tokens: reserved, sent, settled. Where what is
 /// unspent pays for less output than the head asks for, less is asked for.
 pub(crate) async fn ask(
-    run: &Run,
+    run: &RunHandle,
     progress: &mut Progress,
     input: u64,
     (head, wire_head): (&Head, &Arc<WireHead>),
     messages: &Arc<[WireMessage]>,
 ) -> Result<Reply, Unasked> {
-    let reservation = reserve(&run.ports, input, head.max_output_tokens).await.map_err(Unasked::Budget)?;
+    let reservation = reserve(run, input, head.max_output_tokens).await.map_err(Unasked::Budget)?;
     let mut held = Held::new(run, input, reservation, &progress.charges);
     let is_whole = held.output() >= head.max_output_tokens;
-    let fitting = if is_whole { Arc::clone(wire_head) } else { Arc::new(held.wire_head(&run.ports, head)) };
+    let fitting = if is_whole { Arc::clone(wire_head) } else { Arc::new(held.wire_head(run, head)) };
     let request = request(run, fitting, Arc::clone(messages));
     match timed_turn(run, progress, head, request, &mut held).await {
         Ok(mut reply) => {
@@ -136,28 +136,29 @@ pub(crate) async fn ask(
 }
 
 /// The models to change to. One whose cost could not be counted is none below an account that limits money.
-fn fallbacks(ports: &Ports) -> impl Iterator<Item = &Fallback> {
-    let counts_money = lock(&ports.budget).money_left(ports.account).is_some();
-    ports.fallbacks.iter().filter(move |one| one.info.price.is_some() || !counts_money)
+fn fallbacks(run: &RunHandle) -> impl Iterator<Item = &Fallback> {
+    let counts_money = lock(&run.budget).money_left(run.lineage.account).is_some();
+    run.voice.fallbacks.iter().filter(move |one| one.info.price.is_some() || !counts_money)
 }
 
 /// The same, as a request names them.
-pub(crate) fn fallback(run: &Run) -> Option<String> {
-    let names: Vec<&str> = fallbacks(&run.ports).map(|fallback| fallback.id.as_str()).collect();
+pub(crate) fn fallback(run: &RunHandle) -> Option<String> {
+    let names: Vec<&str> = fallbacks(&run).map(|fallback| fallback.id.as_str()).collect();
     (!names.is_empty()).then(|| names.join(","))
 }
 
 /// What is known of the model that answered.
-pub(crate) fn info<'a>(run: &'a Run, fell_back_to: Option<&str>) -> &'a ModelInfo {
-    let fallback = run.ports.fallbacks.iter().find(|one| Some(one.id.as_str()) == fell_back_to);
-    fallback.map_or(&run.ports.model.info, |fallback| &fallback.info)
+pub(crate) fn info<'a>(run: &'a RunHandle, fell_back_to: Option<&str>) -> &'a ModelInfo {
+    let fallback = run.voice.fallbacks.iter().find(|one| Some(one.id.as_str()) == fell_back_to);
+    fallback.map_or(&run.voice.model.info, |fallback| &fallback.info)
 }
 
 /// Sets aside what a request that reads so many tokens may cost at most. Waits, visibly, where others have reserved too
 /// much of the budget; dropped meanwhile, it leaves the line.
-async fn reserve(ports: &Ports, input: u64, output: u64) -> Result<Reservation, Exhausted> {
+async fn reserve(run: &RunHandle, input: u64, output: u64) -> Result<Reservation, Exhausted> {
     // Whichever model answers in the end, it is paid for.
-    let infos = || std::iter::once(&ports.model.info).chain(fallbacks(ports).map(|fallback| &fallback.info));
+    let infos =
+        || std::iter::once(&run.voice.model.info).chain(fallbacks(run).map(|fallback| &fallback.info));
     let prices = || infos().filter_map(|info| info.price);
     // A cache that lasts for an hour is never asked for.
     let read = |price: Price| price.input.max(price.cache_write);
@@ -169,16 +170,16 @@ async fn reserve(ports: &Ports, input: u64, output: u64) -> Result<Reservation, 
         output_price: prices().map(|price| price.output).max().unwrap_or(0),
     };
     let place = {
-        let mut budget = lock(&ports.budget);
-        if let Some(reservation) = budget.reserve(ports.account, &want)? {
+        let mut budget = lock(&run.budget);
+        if let Some(reservation) = budget.reserve(run.lineage.account, &want)? {
             return Ok(reservation);
         }
-        let (ticket, again) = budget.queue(ports.account, want);
-        Place { budget: Arc::clone(&ports.budget), ticket, again }
+        let (ticket, again) = budget.queue(run.lineage.account, want);
+        Place { budget: Arc::clone(&run.budget), ticket, again }
     };
-    ports.desk.waits(&ports.journal, Some(WaitReason::Budget));
+    run.waits(Some(WaitReason::Budget));
     let reservation = place.wait().await;
-    ports.desk.waits(&ports.journal, None);
+    run.waits(None);
     reservation
 }
 
@@ -246,7 +247,7 @@ impl Charges {
 }
 
 /// What was used for no reply, to be put on record; it joins the totals.
-pub(crate) fn charged(run: &Run, progress: &mut Progress) -> Vec<Event> {
+pub(crate) fn charged(run: &RunHandle, progress: &mut Progress) -> Vec<Event> {
     let events = progress.charges.record();
     let charges = progress.charges.take();
     for charge in charges.iter().filter(|charge| charge.kind != ChargeKind::Summary) {
@@ -257,11 +258,11 @@ pub(crate) fn charged(run: &Run, progress: &mut Progress) -> Vec<Event> {
 }
 
 /// Notes what a summary used, which is no part of the conversation.
-pub(crate) fn charge_summary(run: &Run, progress: &Progress, reply: &Reply) {
+pub(crate) fn charge_summary(run: &RunHandle, progress: &Progress, reply: &Reply) {
     let Some(usage) = reply.meta.usage.clone() else { return };
     let info = info(run, reply.fell_back_to.as_deref());
     let cost = info.price.map(|_| info.cost(&usage));
-    let model = reply.fell_back_to.clone().unwrap_or_else(|| run.ports.model.id.clone());
+    let model = reply.fell_back_to.clone().unwrap_or_else(|| run.voice.model.id.clone());
     progress.charges.add(Charge { kind: ChargeKind::Summary, model, usage, cost });
 }
 
@@ -288,13 +289,13 @@ pub struct Held {
 }
 
 impl Held {
-    fn new(run: &Run, input: u64, reservation: Reservation, charges: &Charges) -> Self {
+    fn new(run: &RunHandle, input: u64, reservation: Reservation, charges: &Charges) -> Self {
         Self {
-            budget: Arc::clone(&run.ports.budget),
+            budget: Arc::clone(&run.budget),
             reservation: Some(reservation),
             input,
-            model: Arc::clone(&run.ports.model),
-            fallbacks: Arc::clone(&run.ports.fallbacks),
+            model: Arc::clone(&run.voice.model),
+            fallbacks: Arc::clone(&run.voice.fallbacks),
             fell_back_to: None,
             told: None,
             written: 0,
@@ -398,16 +399,16 @@ impl Held {
 
     /// Sets aside anew what the request may cost at most: its tries have used part of what there was, and what is left
     /// may pay for a smaller one.
-    pub async fn reserve_again(&mut self, ports: &Ports, head: &Head) -> Result<(), Exhausted> {
+    pub async fn reserve_again(&mut self, run: &RunHandle, head: &Head) -> Result<(), Exhausted> {
         self.give_back(Amount::default());
-        self.reservation = Some(reserve(ports, self.input, head.max_output_tokens).await?);
+        self.reservation = Some(reserve(run, self.input, head.max_output_tokens).await?);
         Ok(())
     }
 
     /// The head of a request that asks for no more output than is paid for.
-    pub fn wire_head(&self, ports: &Ports, head: &Head) -> WireHead {
+    pub fn wire_head(&self, run: &RunHandle, head: &Head) -> WireHead {
         let most = head.max_output_tokens.min(self.output());
-        ports.model.dialect.head(&Head { max_output_tokens: most, ..head.clone() })
+        run.voice.model.dialect.head(&Head { max_output_tokens: most, ..head.clone() })
     }
 
     /// What a reply has used: as much as the provider said, and the most it can have been where it said nothing.
@@ -459,15 +460,15 @@ impl Drop for Held {
 }
 
 /// Remembers what a provider counted for a request, for others that begin like it.
-pub(crate) fn learn(run: &Run, messages: &Arc<[WireMessage]>, reply: &Reply) {
+pub(crate) fn learn(run: &RunHandle, messages: &Arc<[WireMessage]>, reply: &Reply) {
     let is_counted = |usage: &&Usage| reply.fell_back_to.is_none() && !usage.is_estimated();
     if let Some(usage) = reply.meta.usage.as_ref().filter(is_counted) {
-        run.ports.scale.learn(&run.ports.wire_head, messages, usage.read_tokens());
+        run.scale.learn(&run.voice.wire_head, messages, usage.read_tokens());
     }
 }
 
 /// Replaces what was set aside by what was used, which it notes with the reply, and adds it to the totals.
-fn settle(run: &Run, progress: &mut Progress, mut held: Held, reply: &mut Reply) {
+fn settle(run: &RunHandle, progress: &mut Progress, mut held: Held, reply: &mut Reply) {
     let info = info(run, reply.fell_back_to.as_deref());
     let usage = reply.meta.usage.take().unwrap_or_default();
     if usage.output_tokens > 0 {
@@ -476,7 +477,7 @@ fn settle(run: &Run, progress: &mut Progress, mut held: Held, reply: &mut Reply)
     let usage = held.used(usage);
     reply.meta.usage = Some(usage.clone());
     held.settle(Amount { tokens: usage.context_tokens(), money: info.cost(&usage) });
-    let answered = reply.fell_back_to.as_deref().unwrap_or(&run.ports.model.id);
+    let answered = reply.fell_back_to.as_deref().unwrap_or(&run.voice.model.id);
     count(progress, answered, info, &usage);
     let totals = &mut progress.totals;
     totals.stop_reason.clone_from(&reply.meta.stop_reason);

@@ -2,8 +2,8 @@
 //! be told of it. Takes events, live and from the record alike, refuses steps that a state does not have,
 //! and lets anyone watch a state without asking.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use decurion_protocol::task::IllegalStep;
@@ -12,6 +12,7 @@ use decurion_protocol::{
     RunId, RunSpec, ShellLine, TaskId, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep, ToolEffect,
     Totals, Worktree,
 };
+use decurion_tools::Printed;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
@@ -56,8 +57,18 @@ pub struct TaskView {
     pub ending: Option<Arc<Ending>>,
 }
 
-/// How far a task has come: written by its run, read by everyone.
-pub type ProgressCell = Arc<Mutex<TaskProgress>>;
+/// How a run stands: published by the run, read by everyone.
+#[derive(Clone, Debug, Default)]
+pub struct RunStatus {
+    /// How far it has come.
+    pub progress: TaskProgress,
+    /// Whether its last word is said: what is left is to put that on record.
+    pub ending: bool,
+    /// The calls that were begun: what is under way when it is stopped.
+    pub calls: HashSet<CallId>,
+    /// Commands that were stopped before their calls could tell what they had printed.
+    pub cut_off: HashMap<CallId, Arc<Printed>>,
+}
 
 #[derive(Debug)]
 pub struct Row {
@@ -74,8 +85,8 @@ pub struct Row {
     pub view: watch::Sender<TaskView>,
     /// What was decided for its last run.
     pub spec: Option<Arc<RunSpec>>,
-    /// How far it has come.
-    pub progress: ProgressCell,
+    /// How its last run stands.
+    pub status: watch::Receiver<RunStatus>,
     /// What its parent was last told of that: tools and tokens.
     pub told: (u32, u64),
     /// What it has used by the record.
@@ -277,12 +288,29 @@ impl TaskTable {
             dropped: false,
             with_hearer: false,
             spec: None,
-            progress: ProgressCell::default(),
+            status: watch::Sender::default().subscribe(),
             told: (0, 0),
             used: Used::default(),
             record: record.clone(),
         };
         self.rows.insert(record.task, row);
+    }
+
+    /// Shows what a task used by its ending, where no run in this process says more.
+    pub fn count_endings(&mut self) {
+        for row in self.rows.values_mut() {
+            let ending = row.view.borrow().ending.clone();
+            if let Some(totals) = ending.as_ref().and_then(|ending| ending.totals.as_ref()) {
+                let progress = TaskProgress {
+                    tools: totals.tool_uses,
+                    tokens: totals.context_tokens,
+                    duration_ms: totals.duration_ms,
+                    ..TaskProgress::default()
+                };
+                let status = RunStatus { progress, ..RunStatus::default() };
+                row.status = watch::Sender::new(status).subscribe();
+            }
+        }
     }
 
     /// The root's conversation goes on from this record: whatever it began after it, and all below that, is told to
@@ -605,7 +633,7 @@ impl Row {
 
     /// How far it has come.
     pub fn progress(&self) -> TaskProgress {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.status.borrow().progress.clone()
     }
 }
 

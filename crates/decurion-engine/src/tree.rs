@@ -10,6 +10,7 @@ mod plan;
 pub mod prepare;
 mod rebudget;
 pub mod relocate;
+pub mod requests;
 mod tell;
 mod typed;
 
@@ -28,18 +29,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::budget::AccountId;
 use crate::context::Context;
-use crate::desk::{Desk, Looked, MayEnd, ModeStep, Sent, Shells, Wish};
+use crate::foreground::ForegroundShells;
 use crate::journal::Who;
 use crate::kit::Kit;
 use crate::listing;
 use crate::permission::Grant;
 use crate::ports::Model;
-use crate::run::Run;
+use crate::run_handle::{ModeStep, RunControl, RunHandle};
 use crate::session::{Changing, Owner};
+use crate::session_port::{BackgroundShell, Looked, MayEnd, Sent};
 use crate::spawn::{Carried, Said};
 use crate::task::{Row, TaskTable};
 
 pub use begin::apart;
+use requests::SessionRequest;
 
 /// What the session's task keeps about its tree.
 #[derive(Default)]
@@ -48,8 +51,8 @@ pub struct Tree {
     pub tasks: TaskTable,
     /// How each living task is ended.
     cancels: HashMap<TaskId, CancellationToken>,
-    /// The desks of living agents.
-    desks: HashMap<AgentId, Arc<Desk>>,
+    /// The runs of living agents.
+    runs: HashMap<AgentId, RunControl>,
     /// Set when there is something to tell an agent; none is the root.
     told: HashMap<Option<AgentId>, Arc<AtomicBool>>,
     /// Agents that want to end and wait for their own agents.
@@ -71,7 +74,7 @@ pub struct Tree {
     /// Endings that nobody was told of, because whoever should have been was over.
     pub unheard: Vec<Outcome>,
     /// Shells that someone waits for.
-    pub shells: Arc<Shells>,
+    pub shells: Arc<ForegroundShells>,
     /// How often anything was begun or taken up again.
     pub begun: u32,
     /// Shells that ended with their agent and are named in its report.
@@ -111,12 +114,12 @@ impl Tree {
     }
 }
 
-/// An agent that wants to end: its desk, the last line of its conversation, and where the answer goes.
-type WantsToEnd = (Arc<Desk>, Option<LineId>, oneshot::Sender<MayEnd>);
+/// An agent that wants to end: its run, the last line of its conversation, and where the answer goes.
+type WantsToEnd = (RunHandle, Option<LineId>, oneshot::Sender<MayEnd>);
 
 /// An agent that is ready to begin.
 struct Launch {
-    run: Run,
+    control: RunControl,
     context: Context,
     /// What it hears first; put on record before it begins.
     said: Said,
@@ -128,65 +131,60 @@ struct Launch {
 }
 
 impl Owner {
-    pub async fn grant(&mut self, wish: Wish) {
-        match wish {
-            Wish::Ask(ask) => self.asked(*ask).await,
-            Wish::Permit { agent, updates, answer } => {
-                // Whoever waits for it may be gone.
+    /// Does what a run asks for. A run that is gone hears no answer.
+    pub async fn grant(&mut self, request: SessionRequest) {
+        match request {
+            SessionRequest::Ask(ask) => self.asked(*ask).await,
+            SessionRequest::Permit(agent, updates, reply) => {
                 let changed = self.change_rights(Changing::InPlaceOfAPerson(agent), updates).await;
-                let _ = answer.send(changed.map(drop));
+                let _ = reply.send(changed.map(drop));
             }
-            Wish::Spawn { spawning, answer } => self.wanted(*spawning, answer).await,
-            Wish::Prepared { draft, kit, answer } => self.was_prepared(*draft, kit, answer).await,
-            Wish::Abandoned => self.was_abandoned().await,
-            Wish::EndBelow { agent, answer } => self.end_below(&agent, answer),
-            Wish::OpenShell { desk, call, command, description, cancel, answer } => {
-                let record = self.shell_record(&desk, call, command, description, Attention::Background);
-                let opened = match self.check_notified(&desk, true) {
-                    Ok(()) => self.open_shell(&desk.who, record, cancel).await,
-                    Err(reason) => Err(reason),
-                };
-                if opened.is_err() {
-                    desk.begun.fetch_sub(1, Ordering::Relaxed);
-                }
-                let _ = answer.send(opened);
+            SessionRequest::Spawn(spawning, reply) => self.wanted(*spawning, reply).await,
+            SessionRequest::Prepared(draft, kit, reply) => self.was_prepared(*draft, kit, reply).await,
+            SessionRequest::Abandoned => self.was_abandoned().await,
+            SessionRequest::EndBelow(agent, reply) => self.end_below(&agent, reply),
+            SessionRequest::OpenShell(shell, reply) => drop(reply.send(self.open_background(shell).await)),
+            SessionRequest::TypedEnded(shell) => self.typed_ended(shell).await,
+            SessionRequest::ShellEnded(task, output) => self.shell_ended(&task, &output).await,
+            SessionRequest::Deliver(run, leaf, reply) => drop(reply.send(self.tell(&run, leaf).await)),
+            SessionRequest::MayEnd(run, leaf, reply) => self.wants_to_end(run, leaf, reply).await,
+            SessionRequest::Ended(agent, ending, delivered) => {
+                self.agent_ended(agent, *ending, &delivered).await;
             }
-            Wish::TypedEnded { shell } => self.typed_ended(shell).await,
-            Wish::ShellEnded { task, output } => self.shell_ended(&task, &output).await,
-            Wish::Deliver { desk, leaf, answer } => {
-                let told = self.tell(&desk, leaf).await;
-                let _ = answer.send(told);
-            }
-            Wish::End { desk, leaf, answer } => self.wants_to_end(desk, leaf, answer).await,
-            Wish::Ended { agent, ending, delivered } => self.agent_ended(agent, *ending, &delivered).await,
-            Wish::Halt { agent } => self.halt(agent),
-            Wish::Look { task, answer } => {
-                let _ = answer.send(self.look(&task));
-            }
-            Wish::UnderWay { answer } => {
-                let _ = answer.send(listing::under_way(&self.tree.tasks));
-            }
-            Wish::Claim { delivery, answer } => {
-                let _ = answer.send(self.claim(delivery));
-            }
-            Wish::Stop { task, by, answer } => {
+            SessionRequest::Halt(agent) => self.halt(agent),
+            SessionRequest::Look(task, reply) => drop(reply.send(self.look(&task))),
+            SessionRequest::UnderWay(reply) => drop(reply.send(listing::under_way(&self.tree.tasks))),
+            SessionRequest::Claim(delivery, reply) => drop(reply.send(self.claim(delivery))),
+            SessionRequest::Stop(task, by, reply) => {
                 let stopped = self.stop(&task, &by).ok_or_else(|| format!("No task found with ID: {task}"));
-                let _ = answer.send(stopped);
+                let _ = reply.send(stopped);
             }
-            Wish::Relocate { relocation, answer } => self.relocate(relocation, answer),
-            Wish::Plan { planning, answer } => {
-                let _ = answer.send(self.plan(planning).await);
-            }
-            Wish::Relocating(step) => self.relocating(*step).await,
-            Wish::Mail { from, to, text, answer } => {
+            SessionRequest::Relocate(relocation, reply) => self.relocate(relocation, reply),
+            SessionRequest::Plan(planning, reply) => drop(reply.send(self.plan(planning).await)),
+            SessionRequest::Relocating(step) => self.relocating(*step).await,
+            SessionRequest::Mail(from, to, text, reply) => {
                 let wakes = !self.is_at_work(&to);
                 let sent = match self.check_notified(&from, wakes) {
                     Ok(()) => self.mail(from.who.agent.clone(), &to, text).await,
                     Err(reason) => Err(reason),
                 };
-                let _ = answer.send(sent);
+                let _ = reply.send(sent);
             }
         }
+    }
+
+    /// Begins a command that no run waits for.
+    async fn open_background(&mut self, shell: BackgroundShell) -> Result<TaskRecord, String> {
+        let BackgroundShell { run, call, command, description, cancel } = shell;
+        let record = self.shell_record(&run, call, command, description, Attention::Background);
+        let opened = match self.check_notified(&run, true) {
+            Ok(()) => self.open_shell(&run.who, record, cancel).await,
+            Err(reason) => Err(reason),
+        };
+        if opened.is_err() {
+            run.begun.fetch_sub(1, Ordering::Relaxed);
+        }
+        opened
     }
 
     /// Tells an agent something; one that has ended is taken up again for that.
@@ -241,7 +239,7 @@ impl Owner {
         Some(Looked {
             record: row.record.clone(),
             view: row.view.subscribe(),
-            progress: Arc::clone(&row.progress),
+            status: row.status.clone(),
             model: row.spec.as_ref().map(|spec| spec.model.clone()).unwrap_or_default(),
         })
     }
@@ -355,7 +353,7 @@ impl Outfit {
     /// Whether a child of this parent would be made the same.
     fn fits(
         &self,
-        desk: &Desk,
+        run: &RunHandle,
         definition: &Arc<AgentDefinition>,
         model: &Arc<Model>,
         background: bool,
@@ -363,10 +361,10 @@ impl Outfit {
     ) -> bool {
         let (own, tools, made_for) = &self.of;
         Arc::ptr_eq(own, definition)
-            && Arc::ptr_eq(tools, &desk.tools)
+            && Arc::ptr_eq(tools, &run.tools)
             && Arc::ptr_eq(made_for, model)
             && self.background == background
-            && self.depth == desk.spec.depth
+            && self.depth == run.spec.depth
             && self.effort.as_deref() == effort
     }
 }

@@ -12,7 +12,7 @@ use decurion_protocol::{
 
 use crate::budget::Exhausted;
 use crate::journal::JournalLost;
-use crate::ports::Ports;
+use crate::run_handle::RunHandle;
 use crate::spending::Held;
 
 #[derive(Debug)]
@@ -86,15 +86,15 @@ pub enum Broken {
 /// Asks and listens until the reply is whole or the gateway gives up. Where the tries so far leave too little for all the
 /// output that the head asks for, the next one asks for less. Dropping the future cancels.
 pub async fn turn(
-    ports: &Ports,
+    run: &RunHandle,
     head: &Head,
     request: ModelRequest,
     held: &mut Held,
     (waits, mut partial): (&mut Waits<'_>, Option<&mut Partial>),
 ) -> Result<Reply, Broken> {
-    let (journal, who) = (&ports.journal, &ports.who);
+    let (journal, who) = (&run.journal, &run.who);
     journal.publish(who, Event::Waiting { reason: Some(WaitReason::Model) });
-    let mut asked = ports.model.gateway.turn(request);
+    let mut asked = run.voice.model.gateway.turn(request);
     let mut blocks: Vec<(u32, Block)> = Vec::new();
     let mut fell_back_to = None;
     let mut whole = None;
@@ -104,7 +104,7 @@ pub async fn turn(
             biased;
             // The request may have been sent without a limit that the next process must keep.
             Ok(()) = limits.changed() => {
-                record(ports, held.relimited()).await?;
+                record(run, held.relimited()).await?;
                 continue;
             }
             item = asked.next() => item,
@@ -125,15 +125,15 @@ pub async fn turn(
             }
             GatewayEvent::Model(ModelEvent::Block { index, block }) => blocks.push((index, block)),
             GatewayEvent::Model(ModelEvent::Completed(reply)) => whole = Some(reply),
-            GatewayEvent::Sending => record(ports, held.sending()).await?,
+            GatewayEvent::Sending => record(run, held.sending()).await?,
             GatewayEvent::Waiting(reason) => {
-                record(ports, held.rests()).await?;
+                record(run, held.rests()).await?;
                 waits.begin(reason.kind());
-                ports.desk.waits(journal, Some(reason));
+                run.waits(Some(reason));
             }
             GatewayEvent::Resumed => {
                 waits.begin(None);
-                ports.desk.waits(journal, None);
+                run.waits(None);
             }
             GatewayEvent::Discarded { reason, shown, stalled, again } => {
                 blocks.clear();
@@ -146,9 +146,9 @@ pub async fn turn(
                 }
                 if !held.broke_off(stalled) && again {
                     asked.step_aside();
-                    record(ports, held.rests()).await?;
-                    held.reserve_again(ports, head).await.map_err(Broken::Budget)?;
-                    asked.set_head(&held.wire_head(ports, head));
+                    record(run, held.rests()).await?;
+                    held.reserve_again(run, head).await.map_err(Broken::Budget)?;
+                    asked.set_head(&held.wire_head(run, head));
                 }
             }
             GatewayEvent::FellBack { from, to } => {
@@ -161,7 +161,7 @@ pub async fn turn(
     // The gateway ends a stream either with a complete reply or with an error.
     let reply = whole.ok_or(Broken::Model(ModelError::Empty { request_id: None }))?;
     blocks.sort_by_key(|(index, _)| *index);
-    let model = fell_back_to.as_ref().unwrap_or(&ports.model.id);
+    let model = fell_back_to.as_ref().unwrap_or(&run.voice.model.id);
     let asked_model = (!same_model(model, &reply.model)).then(|| model.clone());
     Ok(Reply {
         message: Message::assistant(blocks.into_iter().map(|(_, block)| block).collect()),
@@ -180,11 +180,11 @@ pub async fn turn(
 }
 
 /// Puts on record what a request is about to use, or has used.
-async fn record(ports: &Ports, events: Vec<Event>) -> Result<(), Broken> {
+async fn record(run: &RunHandle, events: Vec<Event>) -> Result<(), Broken> {
     if events.is_empty() {
         return Ok(());
     }
-    ports.journal.write(&ports.who, events).await.map(drop).map_err(Broken::Journal)
+    run.journal.write(&run.who, events).await.map(drop).map_err(Broken::Journal)
 }
 
 /// What a reply waits for, while it does.

@@ -11,12 +11,12 @@ use decurion_protocol::{
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
 use serde_json::{Value, json};
 
-use super::{NO_SESSION, desk};
+use super::{NO_SESSION, caller};
 use crate::child::{AgentInput, AgentSettings, BackgroundChoice, ISOLATION};
-use crate::desk::{Spawned, Spawning, Wish};
 use crate::fork;
 use crate::notice;
 use crate::permission::denied_type;
+use crate::session_port::{Spawned, Spawning};
 use crate::task::{Ending, TaskView};
 
 const NAME: &str = "Agent";
@@ -174,15 +174,17 @@ impl Tool for Agent {
 
 /// Starts an agent and waits for it, unless nobody has to.
 pub(crate) async fn start(cx: &ToolContext, input: AgentInput, result_chars: usize) -> ToolOutput {
-    let Some(desk) = desk(cx) else { return ToolOutput::error(NO_SESSION) };
+    let Some(caller) = caller(cx) else { return ToolOutput::error(NO_SESSION) };
     let spawning = Box::new(Spawning {
-        desk: Arc::clone(&desk),
+        asker: caller.run.clone(),
         call: cx.call.clone(),
         input,
         cwd: cx.around.cwd.clone(),
         seen: Arc::clone(&cx.seen),
+        prefix: caller.prefix.clone(),
+        follows: caller.follows.clone(),
     });
-    let mut spawned = match desk.wish(|answer| Wish::Spawn { spawning, answer }).await {
+    let mut spawned = match caller.run.session.spawn(spawning).await {
         Some(Ok(spawned)) => spawned,
         Some(Err(reason)) => return ToolOutput::error(reason),
         None => return ToolOutput::error(NO_SESSION),

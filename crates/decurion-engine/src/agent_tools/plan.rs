@@ -10,9 +10,9 @@ use decurion_protocol::{Intent, SessionId, ToolOutput};
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
 use serde_json::{Value, json};
 
-use super::{NO_SESSION, desk};
-use crate::desk::{Planned, Planning, Wish};
+use super::{NO_SESSION, caller};
 use crate::prompt;
+use crate::session_port::{Planned, Planning};
 
 /// The tool that leads in.
 pub const ENTER_PLAN: &str = "EnterPlanMode";
@@ -149,8 +149,8 @@ fn file_name(plan: &str, session: SessionId) -> String {
 
 /// Asks the session to begin or end planning. The error is the call's answer.
 async fn plan(cx: &ToolContext, planning: Planning) -> Result<Planned, ToolOutput> {
-    let desk = desk(cx).ok_or_else(|| ToolOutput::error(NO_SESSION))?;
-    match desk.wish(|answer| Wish::Plan { planning, answer }).await {
+    let caller = caller(cx).ok_or_else(|| ToolOutput::error(NO_SESSION))?;
+    match caller.run.session.plan(planning).await {
         Some(planned) => planned.map_err(ToolOutput::error),
         None => Err(ToolOutput::error(NO_SESSION)),
     }

@@ -7,8 +7,8 @@ use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, type
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{NO_SESSION, desk};
-use crate::desk::{Sent, Wish};
+use super::{NO_SESSION, caller};
+use crate::session_port::Sent;
 
 const NAME: &str = "SendMessage";
 const DESCRIPTION: &str = "Tells another agent something, by its id. An agent that is at work hears it at its \
@@ -62,13 +62,12 @@ impl Tool for SendMessage {
 }
 
 async fn send(cx: &ToolContext, input: Input) -> ToolOutput {
-    let Some(desk) = desk(cx) else { return ToolOutput::error(NO_SESSION) };
+    let Some(caller) = caller(cx) else { return ToolOutput::error(NO_SESSION) };
     let Ok(to) = input.to.parse::<AgentId>() else {
         return ToolOutput::usage_error(format!("No agent found with ID: {}", input.to));
     };
-    let (from, text) = (desk.clone(), input.message);
-    let wanted = to.clone();
-    match desk.wish(|answer| Wish::Mail { from, to: wanted, text, answer }).await {
+    let run = &caller.run;
+    match run.session.mail(run.clone(), to.clone(), input.message).await {
         Some(Ok(sent)) => told(&to, sent),
         Some(Err(reason)) => ToolOutput::usage_error(reason),
         None => ToolOutput::error(NO_SESSION),

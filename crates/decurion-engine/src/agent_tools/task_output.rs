@@ -11,10 +11,11 @@ use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, type
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{NO_SESSION, desk};
+use super::{NO_SESSION, caller};
 use crate::child::AgentSettings;
-use crate::desk::{Desk, Looked, Wish};
 use crate::notice;
+use crate::run_handle::RunHandle;
+use crate::session_port::Looked;
 use crate::task::TaskView;
 
 const NAME: &str = "TaskOutput";
@@ -101,10 +102,10 @@ impl Tool for TaskOutput {
 
 impl TaskOutput {
     async fn look(&self, cx: &ToolContext, input: Input) -> ToolOutput {
-        let Some(desk) = desk(cx) else { return ToolOutput::error(NO_SESSION) };
+        let Some(caller) = caller(cx) else { return ToolOutput::error(NO_SESSION) };
         let unknown = || ToolOutput::usage_error(format!("No task found with ID: {}", input.task_id));
         let Ok(task) = input.task_id.parse::<TaskId>() else { return unknown() };
-        let Some(Some(mut looked)) = desk.wish(|answer| Wish::Look { task, answer }).await else {
+        let Some(Some(mut looked)) = caller.run.session.look(task).await else {
             return unknown();
         };
         let limit = Duration::from_millis(input.timeout.unwrap_or(30_000));
@@ -126,7 +127,7 @@ impl TaskOutput {
             _ => ToolOutput::text(text(status, &looked, &view, &output.text))
                 .with_structured(value(status, &looked, &view, &output)),
         };
-        if let Some(delivery) = claimed(&desk, &looked, &view).await {
+        if let Some(delivery) = claimed(&caller.run, &looked, &view).await {
             result = result.with_effect(ToolEffect::Delivered { delivery });
         }
         result
@@ -143,11 +144,7 @@ impl TaskOutput {
                 reading.await.unwrap_or_else(|_| all(String::new()))
             }
             (_, Some(ending)) => all(notice::report(ending).to_owned()),
-            (_, None) => {
-                let progress =
-                    looked.progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-                all(notice::digest(&progress))
-            }
+            (_, None) => all(notice::digest(&looked.status.borrow().progress)),
         };
         let text = match filter {
             None => text,
@@ -169,13 +166,12 @@ async fn wait(cx: &ToolContext, looked: &mut Looked, limit: Duration) -> bool {
 }
 
 /// Takes the telling of an ending over, if the task is the caller's own.
-async fn claimed(desk: &Desk, looked: &Looked, view: &TaskView) -> Option<Delivery> {
+async fn claimed(run: &RunHandle, looked: &Looked, view: &TaskView) -> Option<Delivery> {
     let delivery = Delivery::Ending(view.ending.as_ref()?.id.clone());
-    if looked.record.parent != desk.who.agent {
+    if looked.record.parent != run.who.agent {
         return None;
     }
-    let wanted = delivery.clone();
-    let claimed = desk.wish(|answer| Wish::Claim { delivery: wanted, answer }).await?;
+    let claimed = run.session.claim(delivery.clone()).await?;
     claimed.then_some(delivery)
 }
 
@@ -291,8 +287,7 @@ fn waits(looked: &Looked) -> Option<String> {
     if looked.view.borrow().state.is_ended() {
         return None;
     }
-    let progress = looked.progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    progress.waiting.clone()
+    looked.status.borrow().progress.waiting.clone()
 }
 
 /// The code a shell ended with, from the words of its outcome.

@@ -8,8 +8,8 @@ use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, type
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{NO_SESSION, desk};
-use crate::desk::{Looked, Wish};
+use super::{NO_SESSION, caller};
+use crate::session_port::Looked;
 
 const NAME: &str = "TaskStop";
 const DESCRIPTION: &str =
@@ -59,11 +59,12 @@ impl Tool for TaskStop {
 }
 
 async fn stop(cx: &ToolContext, id: &str) -> ToolOutput {
-    let Some(desk) = desk(cx) else { return ToolOutput::error(NO_SESSION) };
+    let Some(caller) = caller(cx) else { return ToolOutput::error(NO_SESSION) };
+    let run = &caller.run;
     let unknown = || ToolOutput::usage_error(format!("No task found with ID: {id}"));
     let Ok(task) = id.parse::<TaskId>() else { return unknown() };
-    let by = format!("TaskStop of {}", desk.path);
-    let mut looked = match desk.wish(|answer| Wish::Stop { task, by, answer }).await {
+    let by = format!("TaskStop of {}", run.lineage.path);
+    let mut looked = match run.session.stop(task, by).await {
         Some(Ok(looked)) => looked,
         Some(Err(reason)) => return ToolOutput::usage_error(reason),
         None => return ToolOutput::error(NO_SESSION),
@@ -77,11 +78,10 @@ async fn stop(cx: &ToolContext, id: &str) -> ToolOutput {
     // Whoever stops a shell knows that it ended; what an agent had by then is still worth telling.
     let ending = looked.view.borrow().ending.clone();
     if let (TaskKind::LocalBash, Some(ending)) = (record.kind, ending)
-        && record.parent == desk.who.agent
+        && record.parent == run.who.agent
     {
         let delivery = Delivery::Ending(ending.id.clone());
-        let wanted = delivery.clone();
-        if desk.wish(|answer| Wish::Claim { delivery: wanted, answer }).await == Some(true) {
+        if run.session.claim(delivery.clone()).await == Some(true) {
             output = output.with_effect(ToolEffect::Delivered { delivery });
         }
     }

@@ -9,9 +9,9 @@ use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, type
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{NO_SESSION, desk};
-use crate::desk::{Leaving, Place, Relocation, Wish};
+use super::{NO_SESSION, caller};
 use crate::prompt;
+use crate::session_port::{Leaving, Place, Relocation};
 
 const ENTER: &str = "EnterWorktree";
 const ENTER_DESCRIPTION: &str = "Moves the session into a git worktree of its own, on a new branch from what is checked out now. Use it when the \
@@ -189,13 +189,14 @@ fn left(exit: &Exit, place: Place) -> ToolOutput {
 
 /// Asks the session to go there. The error is the call's answer.
 async fn relocate(cx: &ToolContext, relocation: Relocation) -> Result<Place, ToolOutput> {
-    let desk = desk(cx).ok_or_else(|| ToolOutput::error(NO_SESSION))?;
-    if desk.who.agent.is_some() {
+    let caller = caller(cx).ok_or_else(|| ToolOutput::error(NO_SESSION))?;
+    let run = &caller.run;
+    if run.who.agent.is_some() {
         let text = "Only the session's own agent moves the session; an agent has a worktree of its own with \
                     `isolation: \"worktree\"` when it is started.";
         return Err(ToolOutput::error(text));
     }
-    match desk.wish(|answer| Wish::Relocate { relocation, answer }).await {
+    match run.session.relocate(relocation).await {
         Some(Ok(place)) => Ok(place),
         Some(Err(reason)) => Err(ToolOutput::error(reason)),
         None => Err(ToolOutput::error(NO_SESSION)),

@@ -34,7 +34,7 @@ pub(super) async fn foreseen(
     policy: &Policy,
 ) -> Foreseen {
     let unchanged = |decision| Foreseen { decision, shown: None, once: false, shows: Vec::new() };
-    let maker = bench.ports.equipment.sandbox.clone();
+    let maker = bench.run.equipment.sandbox.clone();
     let Some(maker) = maker.filter(|_| decision.verdict == Verdict::Ask) else { return unchanged(decision) };
     let is_command = seen.shell.is_some();
     let is_inside = is_command && decision.profile.is_none();
@@ -43,7 +43,7 @@ pub(super) async fn foreseen(
     // Then no answer helps such a command.
     let may_never_leave = is_walled && !maker.settings().allows_outside;
     let (own_seen, own_policy) = (seen.clone(), policy.clone());
-    let environment = Arc::clone(&bench.ports.equipment.environment);
+    let environment = Arc::clone(&bench.run.equipment.environment);
     let look = move || {
         let excluded = own_seen.shell.as_ref().is_some_and(|text| own_policy.excluded.covers(text));
         let outside = (may_leave || may_never_leave)
@@ -93,10 +93,10 @@ pub(super) async fn foreseen(
 
 /// Whether a person can let a command of this run leave the sandbox.
 pub(super) fn may_leave(bench: &Bench<'_>, mode: Mode) -> bool {
-    let allowed = bench.ports.equipment.sandbox.as_ref().is_some_and(|maker| maker.settings().allows_outside);
+    let allowed = bench.run.equipment.sandbox.as_ref().is_some_and(|maker| maker.settings().allows_outside);
     allowed
         && bench.spec.definition.sandbox.is_empty()
         && !matches!(mode, Mode::Plan | Mode::DontAsk | Mode::BypassPermissions)
         && now(bench).answers
-        && bench.ports.permission_tool.is_none()
+        && bench.run.permission_tool.is_none()
 }

@@ -65,7 +65,7 @@ async fn confined_run(
     // What a command that ended well printed proves nothing about itself.
     let stopped = refused.as_ref().map(|(refusal, _)| refusal).filter(|_| output.is_error);
     confined.tell(bench, stopped).await?;
-    if let Some(refusal) = stopped.filter(|_| bench.ports.audit.is_kept()) {
+    if let Some(refusal) = stopped.filter(|_| bench.run.audit.is_kept()) {
         audit::record_refusal(bench, &leave.seen.title, refusal).await?;
     }
     Ok((output, refused))
@@ -73,7 +73,7 @@ async fn confined_run(
 
 /// Makes the files that the command may write, that its text plainly makes and that do not exist yet.
 async fn new_files(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>) -> Made {
-    let maker = bench.ports.equipment.sandbox.clone();
+    let maker = bench.run.equipment.sandbox.clone();
     let Some(maker) = maker.filter(|_| profile.is_none() && !leave.opens.is_empty()) else {
         return Made::default();
     };
@@ -97,7 +97,7 @@ fn not_started(reason: &str) -> ToolOutput {
 /// Whether a person can be asked to let a command do more than its sandbox does.
 fn may_ask(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, remedy: Remedy) -> bool {
     let mode = leave.policy.mode;
-    if bench.ports.cancel.is_cancelled() {
+    if bench.run.cancel.is_cancelled() {
         return false;
     }
     if remedy == Remedy::Outside {
@@ -105,7 +105,7 @@ fn may_ask(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, remedy: R
     }
     // What only reads had no effect. Anything else has run, perhaps with effects, and only a person says whether it runs
     // again.
-    let stand_in = bench.ports.permission_tool.is_some();
+    let stand_in = bench.run.permission_tool.is_some();
     let answered = match profile {
         Some(Profile::ReadOnly) => now(bench).answers || stand_in,
         _ => now(bench).answers && !stand_in,
@@ -116,7 +116,7 @@ fn may_ask(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, remedy: R
 /// Undoes what the kernel could not stop, and says what of that and of what is lost a model should know, beside the runtime.
 async fn tidy(bench: &Bench<'_>, leave: &Leave, output: &mut ToolOutput) {
     let around = &leave.policy.around;
-    let Some(maker) = bench.ports.equipment.sandbox.clone().filter(|maker| maker.has_to_tidy(around)) else {
+    let Some(maker) = bench.run.equipment.sandbox.clone().filter(|maker| maker.has_to_tidy(around)) else {
         return;
     };
     let (around, seen) = (around.clone(), leave.seen.clone());
@@ -161,7 +161,7 @@ async fn widened(
             let leave = Leave::new(bench, &under, leave.seen.clone(), by, shows);
             let text = refusal.notice(remedy);
             let notice = Event::Notice { level: "info".to_owned(), text };
-            bench.ports.journal.write(&bench.ports.who, vec![notice]).await?;
+            bench.run.journal.write(&bench.run.who, vec![notice]).await?;
             let (mut output, refused) = confined_run(bench, work, &leave, decision.profile).await?;
             if let Some((refusal, _)) = refused {
                 refusal.explain(&mut output, None);
@@ -187,16 +187,16 @@ impl Leave {
             return Ok(None);
         }
         let limits = &bench.spec.definition.sandbox;
-        let Some(maker) = bench.ports.equipment.sandbox.clone() else {
+        let Some(maker) = bench.run.equipment.sandbox.clone() else {
             return bounds::refuses_outside(&bench.spec).map_or(Ok(None), Err);
         };
         let rules = Arc::clone(&self.policy.rules);
         let (policy, seen, opens) = (self.policy.clone(), self.seen.clone(), self.opens.clone());
         let shows = self.shows.clone();
         // What the settings exempt is not exempt from what a definition takes away.
-        let environment = Arc::clone(&bench.ports.equipment.environment);
+        let environment = Arc::clone(&bench.run.equipment.environment);
         let environment = Some(environment).filter(|_| limits.is_empty());
-        let egress = bench.ports.equipment.egress.clone();
+        let egress = bench.run.equipment.egress.clone();
         let (secrets, may_connect) = (egress.clone(), bounds::may_connect(limits, egress.is_some()));
         // All of it looks at files, and the first one of a session removes what killed sessions have left.
         let compile = move || {
@@ -283,7 +283,7 @@ impl Confined {
         let notice = |line| Event::Notice { level: "warning".to_owned(), text: format!("sandbox: {line}") };
         let notices: Vec<Event> = lines.map(notice).collect();
         if !notices.is_empty() {
-            bench.ports.journal.write(&bench.ports.who, notices).await?;
+            bench.run.journal.write(&bench.run.who, notices).await?;
         }
         Ok(())
     }
@@ -304,8 +304,7 @@ impl Confined {
         profile: Option<Profile>,
     ) -> Findings {
         let hosts = self.pass.as_ref().map(|pass| pass.refused()).unwrap_or_default();
-        let (Some(maker), Some(sandbox)) = (bench.ports.equipment.sandbox.clone(), self.sandbox.clone())
-        else {
+        let (Some(maker), Some(sandbox)) = (bench.run.equipment.sandbox.clone(), self.sandbox.clone()) else {
             return Findings::default();
         };
         if hosts.is_empty() && !may_tell(output) {
@@ -349,7 +348,7 @@ impl Confined {
         let declined = self.pass.as_ref().filter(|_| refused_hosts).and_then(|pass| pass.declined());
         refusal.fixed = refusal.fixed.or(declined.map(Fixed::Person));
         if refusal.kind == RefusalKind::Network && !refusal.is_verified() {
-            let through_proxy = bench.ports.equipment.egress.is_some();
+            let through_proxy = bench.run.equipment.egress.is_some();
             let closed = bounds::closes_network(&bench.spec, through_proxy);
             refusal.fixed = refusal.fixed.or(closed.map(Fixed::Definition));
         }

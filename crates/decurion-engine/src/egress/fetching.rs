@@ -29,15 +29,15 @@ pub struct Fetching {
 
 impl Fetching {
     pub fn new(bench: &Bench<'_>, call: &Call) -> Self {
-        let hosts = bench.ports.equipment.denied_hosts.iter();
+        let hosts = bench.run.equipment.denied_hosts.iter();
         let denied: Vec<(String, String)> = hosts.map(|host| (host.clone(), by_setting(host))).collect();
         let open = HostRules::new([], [], true).map_err(|error| error.to_string());
         let denied = open.and_then(|open| denying_all(open, &denied));
         Self {
             denied,
             spec: Arc::clone(&bench.spec),
-            journal: bench.ports.journal.clone(),
-            who: bench.ports.who.clone(),
+            journal: bench.run.journal.clone(),
+            who: bench.run.who.clone(),
             call: call.id.clone(),
             witness: Witness::new(bench),
         }

@@ -16,14 +16,15 @@ use decurion_store::{Lease, LeaseState};
 
 use crate::child::{AgentInput, BackgroundChoice};
 use crate::context::Context;
-use crate::desk::{Desk, ModeStep, Spawned, Spawning};
 use crate::journal::Who;
 use crate::kit::Kit;
 use crate::mcp::OwnServers;
 use crate::permission::denied_type;
 use crate::ports::{Model, new_run};
 use crate::run::belongs;
+use crate::run_handle::{ModeStep, RunHandle};
 use crate::session::Owner;
+use crate::session_port::{Spawned, Spawning};
 use crate::spawn::{Carried, LastReply, Said};
 use crate::spec;
 use crate::task::{Row, TaskTable};
@@ -51,7 +52,7 @@ impl Owner {
             self.tree.tasks.row(&agent.clone().into()).filter(|row| row.is_agent()).ok_or_else(unknown)?;
         let (record, alive) = (row.record.clone(), row.is_alive());
         let row = (row.view.subscribe(), row.spec.clone());
-        self.check_resume(&spawning.desk, &agent, record.agent_type.as_deref())?;
+        self.check_resume(&spawning.asker, &agent, record.agent_type.as_deref())?;
         let same = |kind: &String| record.agent_type.as_ref().is_some_and(|own| is_same_type(own, kind));
         if spawning.input.subagent_type.as_ref().is_some_and(|kind| !same(kind)) {
             return Err(format!(
@@ -62,7 +63,7 @@ impl Owner {
         if alive {
             let (view, spec) = row;
             let model = spec.map(|spec| spec.model.clone()).unwrap_or_default();
-            self.mail(spawning.desk.who.agent.clone(), &agent, spawning.input.prompt).await?;
+            self.mail(spawning.asker.who.agent.clone(), &agent, spawning.input.prompt).await?;
             let remarks =
                 vec!["The agent was still at work; it reads the prompt at its next step.".to_owned()];
             let record = TaskRecord { attention: Attention::Background, ..record };
@@ -74,16 +75,16 @@ impl Owner {
             (BackgroundChoice::Always, _) => true,
             (BackgroundChoice::Model, asked) => asked.unwrap_or(false),
         };
-        self.check_notified(&spawning.desk, background)?;
+        self.check_notified(&spawning.asker, background)?;
         let record = TaskRecord {
             description: spawning.input.description.clone(),
             prompt: spawning.input.prompt.clone(),
             call: Some(spawning.call.clone()),
             attention: if background { Attention::Background } else { Attention::Foreground },
-            ..record.for_parent(spawning.desk.who.agent.clone())
+            ..record.for_parent(spawning.asker.who.agent.clone())
         };
         let prompt = vec![Block::text(spawning.input.prompt.clone())];
-        let begun = &spawning.desk.begun;
+        let begun = &spawning.asker.begun;
         begun.fetch_add(1, Ordering::Relaxed);
         // Looked at after the count: whoever asked and was stopped before that did not see it.
         let revived = if answer.is_closed() {
@@ -137,7 +138,7 @@ impl Owner {
         let files = self.session.files.clone();
         let head: Head = files
             .and_then(|files| serde_json::from_slice(&files.get_head(&old.head).ok()?).ok())
-            .or_else(|| self.tree.desks.get(agent).map(|desk| (*desk.head).clone()))
+            .or_else(|| self.tree.runs.get(agent).map(|control| (*control.run.voice.head).clone()))
             .ok_or_else(gone)?;
         let spec = RunSpec {
             run: new_run(),
@@ -169,10 +170,10 @@ impl Owner {
         self.check_price(&model, family.account)?;
         let kit = self.kit_again(&spec, agent)?;
         let outfit = self.old_outfit(&old, head, &model, &kit.servers);
-        let run = self.child_run(spec, model, &outfit, family);
+        let control = self.child_run(spec, model, &outfit, family);
         let said = Said { prompt, ..Said::default() };
         let by = self.who.clone();
-        let launch = Launch { run, context, said, carried, kit: Kit::default(), first };
+        let launch = Launch { control, context, said, carried, kit: Kit::default(), first };
         self.mark_told(Some(agent));
         let child = Child { launch, record, remarks: Vec::new(), shared: None };
         self.open_agent(&by, child, kit).await
@@ -335,9 +336,9 @@ impl Owner {
     }
 
     /// Whether an agent may be taken up by a run: by the root, or by one that it is below of.
-    fn check_resume(&self, desk: &Desk, agent: &AgentId, kind: Option<&str>) -> Result<(), String> {
-        self.check_limits(desk, false)?;
-        if let Some(own) = &desk.who.agent
+    fn check_resume(&self, run: &RunHandle, agent: &AgentId, kind: Option<&str>) -> Result<(), String> {
+        self.check_limits(run, false)?;
+        if let Some(own) = &run.who.agent
             && (own == agent || !self.tree.tasks.subtree(&own.clone().into()).contains(&agent.clone().into()))
         {
             return Err(format!("Agent {agent} is not one of yours; only agents above it can resume it."));

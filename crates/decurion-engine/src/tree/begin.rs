@@ -19,15 +19,15 @@ use crate::agent_tools::agent::offered_types;
 use crate::budget::AccountId;
 use crate::child::{self, Because};
 use crate::context::{Context, Prefix};
-use crate::desk::{Desk, Links, ModeStep, Spawned, Spawning, Wish};
 use crate::fork;
 use crate::journal::Who;
 use crate::kit::{Kit, Rest};
 use crate::permission::Grant;
-use crate::ports::{Model, Ports, new_agent, new_run};
+use crate::ports::{Model, new_agent, new_run};
 use crate::prompt;
-use crate::run::Run;
+use crate::run_handle::{Lineage, ModeStep, RunBuilder, RunControl, RunHandle, Voice};
 use crate::session::Owner;
+use crate::session_port::{Spawned, Spawning};
 use crate::shell;
 use crate::spawn::{Beginning, Carried, Left, Said, live, opening};
 use crate::spec;
@@ -39,6 +39,7 @@ use crate::worktree::Made;
 use super::Outfit;
 use super::again::inherited;
 use super::prepare::Draft;
+use super::requests::SessionRequest;
 use super::{Child, Family, Launch};
 
 /// After how many turns in a row, each begun by notifications alone and each beginning more, that is refused.
@@ -54,12 +55,12 @@ impl Owner {
         inherit_rules(&mut spawning);
         let definition =
             if is_fork { definition } else { self.with_call(&definition, &mut spawning, &mut remarks) };
-        let desk = &spawning.desk;
-        self.check_limits(desk, is_fork)?;
+        let asker = &spawning.asker;
+        self.check_limits(asker, is_fork)?;
         let settings = &self.session.parts.agent_settings;
         let background =
             child::background(settings, spawning.input.run_in_background, &definition, is_fork).value;
-        self.check_notified(desk, background)?;
+        self.check_notified(asker, background)?;
         if let Some(most) = settings.max_total
             && self.tree.tasks.total() + self.tree.preparing >= most
         {
@@ -67,11 +68,11 @@ impl Owner {
         }
         let shares = is_fork || definition.fork_context;
         let Because { value: model, why: model_why } =
-            self.child_model(desk, &spawning, &definition, shares, &mut remarks)?;
+            self.child_model(asker, &spawning, &definition, shares, &mut remarks)?;
         let tools = if is_fork {
-            Arc::clone(&desk.tools)
+            Arc::clone(&asker.tools)
         } else {
-            self.child_tools(desk, &definition, background, &model, spawning.input.effort.as_deref())?
+            self.child_tools(asker, &definition, background, &model, spawning.input.effort.as_deref())?
         };
         let agent = new_agent();
         let base = Arc::clone(&tools);
@@ -124,19 +125,19 @@ impl Owner {
         Err(format!("Agent type '{name}' not found. The types are: {}", known.join(", ")))
     }
 
-    pub(super) fn check_limits(&self, desk: &Desk, is_fork: bool) -> Result<(), String> {
+    pub(super) fn check_limits(&self, asker: &RunHandle, is_fork: bool) -> Result<(), String> {
         let settings = &self.session.parts.agent_settings;
-        if desk.spec.depth >= settings.max_depth {
+        if asker.spec.depth >= settings.max_depth {
             return Err(format!(
                 "The limit of nesting is reached (agents.max_depth = {}): do the work yourself.",
                 settings.max_depth
             ));
         }
-        if is_fork && desk.spec.pattern == Pattern::Fork {
+        if is_fork && asker.spec.pattern == Pattern::Fork {
             return Err("A fork cannot fork again: do the work yourself.".to_owned());
         }
-        let begun = desk.begun.load(Ordering::Relaxed);
-        if desk.limits.borrow().spawns.is_some_and(|most| begun >= most) {
+        let begun = asker.begun.load(Ordering::Relaxed);
+        if asker.limits().spawns.is_some_and(|most| begun >= most) {
             return Err(format!(
                 "The budget of sub-agents is used up ({begun} begun): do the work yourself."
             ));
@@ -144,8 +145,8 @@ impl Owner {
         Ok(())
     }
 
-    pub(super) fn check_notified(&self, desk: &Desk, background: bool) -> Result<(), String> {
-        if background && desk.who.agent.is_none() && self.by_notice && self.tree.notified >= MOST_NOTIFIED {
+    pub(super) fn check_notified(&self, asker: &RunHandle, background: bool) -> Result<(), String> {
+        if background && asker.who.agent.is_none() && self.by_notice && self.tree.notified >= MOST_NOTIFIED {
             return Err(format!(
                 "{MOST_NOTIFIED} turns in a row were begun by notifications alone and each began more work in \
                  the background. No more is begun until the user says something: finish with what there is."
@@ -165,7 +166,7 @@ impl Owner {
         }
         let outfit = self.outfit(&draft).await?;
         let Draft { spawning, definition, model, model_why, agent, is_fork, background, remarks, .. } = draft;
-        let (spawning, desk) = (&spawning, &spawning.desk);
+        let (spawning, asker) = (&spawning, &spawning.asker);
         let shares = is_fork || definition.fork_context;
         let prefix = if shares { shared_prefix(spawning) } else { None };
         let mut spec = RunSpec {
@@ -178,7 +179,7 @@ impl Owner {
                 .retain(|directory| made.worktree.origins().all(|origin| apart(directory, origin)));
         }
         spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
-        self.check_price(&model, desk.account)?;
+        self.check_price(&model, asker.lineage.account)?;
         let context = match &prefix {
             Some(prefix) => Context::after(prefix),
             None => Context::new(model.dialect).knowing(Arc::clone(&spawning.seen)),
@@ -188,16 +189,16 @@ impl Owner {
         let mut said = self.opening(spawning, prefix.as_deref(), is_fork, &spec);
         said.translate(made);
         let family = Family {
-            path: format!("{}/{agent}", desk.path),
-            modes: desk.modes.iter().copied().chain([ModeStep::of(&definition)]).collect(),
-            grants: desk.grants.iter().cloned().chain(grant_of(&definition)).collect(),
-            account: desk.account,
-            parent: desk.who.agent.clone(),
+            path: format!("{}/{agent}", asker.lineage.path),
+            modes: asker.lineage.modes.iter().copied().chain([ModeStep::of(&definition)]).collect(),
+            grants: asker.lineage.grants.iter().cloned().chain(grant_of(&definition)).collect(),
+            account: asker.lineage.account,
+            parent: asker.who.agent.clone(),
         };
-        let run = self.child_run(spec, model, &outfit, family);
+        let control = self.child_run(spec, model, &outfit, family);
         let record = self.agent_record(spawning, &definition, &agent, background);
         let launch =
-            Launch { run, context, said, carried: Carried::default(), kit: Kit::default(), first: true };
+            Launch { control, context, said, carried: Carried::default(), kit: Kit::default(), first: true };
         Ok(Child { launch, record, remarks, shared })
     }
 
@@ -209,8 +210,9 @@ impl Owner {
         outfit: &Outfit,
         (agent, prefix): (&AgentId, Option<&Prefix>),
     ) -> RunSpec {
-        let desk = &spawning.desk;
-        let modes: Vec<ModeStep> = desk.modes.iter().copied().chain([ModeStep::of(definition)]).collect();
+        let asker = &spawning.asker;
+        let modes: Vec<ModeStep> =
+            asker.lineage.modes.iter().copied().chain([ModeStep::of(definition)]).collect();
         let trusted = self.session.parts.agent_settings.trusted;
         let is_fork = definition.name == fork::NAME;
         let rights = self.rights.borrow().clone();
@@ -218,29 +220,29 @@ impl Owner {
             run: new_run(),
             session: self.session.id,
             agent: Some(agent.clone()),
-            parent: Some(desk.who.run),
-            depth: desk.spec.depth + 1,
+            parent: Some(asker.who.run),
+            depth: asker.spec.depth + 1,
             pattern: if is_fork { Pattern::Fork } else { Pattern::Named },
             // The prompt is in the stored head; a copy on every run's record would only cost bytes.
             definition: Arc::new(AgentDefinition {
                 prompt: String::new(),
-                sandbox: definition.sandbox.within(&desk.spec.definition.sandbox),
+                sandbox: definition.sandbox.within(&asker.spec.definition.sandbox),
                 ..definition.clone()
             }),
             head: outfit.head_name.clone(),
             tools: outfit.tools.names().map(str::to_owned).collect(),
             opening: prefix.map_or(Opening::Fresh, |prefix| Opening::Fork {
-                parent: desk.who.agent.clone(),
+                parent: asker.who.agent.clone(),
                 through: prefix.through,
                 call: spawning.call.clone(),
             }),
             model: model.name.clone(),
             model_why: None,
-            fallback_model: desk.spec.fallback_model.clone(),
+            fallback_model: asker.spec.fallback_model.clone(),
             mode: child::mode((rights.mode, rights.undecided), &modes, trusted).value,
             cwd: spawning.cwd.clone(),
-            directories: directories(desk, &spawning.cwd),
-            worktree: desk.now().worktree.clone(),
+            directories: directories(asker, &spawning.cwd),
+            worktree: asker.now().worktree.clone(),
             limits: child::limits(&spawning.input, definition),
             servers: Vec::new(),
             own_rules: spawning.input.own_rules.clone(),
@@ -260,11 +262,11 @@ impl Owner {
             kind: TaskKind::LocalAgent,
             description: spawning.input.description.clone(),
             prompt: spawning.input.prompt.clone(),
-            parent: spawning.desk.who.agent.clone(),
+            parent: spawning.asker.who.agent.clone(),
             first_parent: None,
             call: Some(spawning.call.clone()),
             agent_type: Some(definition.name.clone()),
-            depth: spawning.desk.spec.depth + 1,
+            depth: spawning.asker.spec.depth + 1,
             attention: if background { Attention::Background } else { Attention::Foreground },
             output_file: self.link_output(agent),
         }
@@ -273,16 +275,16 @@ impl Owner {
     /// The tools of a child that is no fork: chosen once for all that are alike.
     fn child_tools(
         &self,
-        desk: &Desk,
+        asker: &RunHandle,
         definition: &Arc<AgentDefinition>,
         background: bool,
         model: &Arc<Model>,
         effort: Option<&str>,
     ) -> Result<Arc<decurion_tools::ToolSet>, String> {
-        let alike = |outfit: &&Arc<Outfit>| outfit.fits(desk, definition, model, background, effort);
+        let alike = |outfit: &&Arc<Outfit>| outfit.fits(asker, definition, model, background, effort);
         match self.tree.outfits.iter().find(alike) {
             Some(outfit) => Ok(Arc::clone(&outfit.base)),
-            None => child_tools(desk, definition, background, &self.session.parts.agent_settings),
+            None => child_tools(asker, definition, background, &self.session.parts.agent_settings),
         }
     }
 
@@ -290,18 +292,18 @@ impl Owner {
     /// are alike.
     async fn outfit(&mut self, draft: &Draft) -> Result<Arc<Outfit>, String> {
         let Draft { spawning, definition, model, base, tools, is_fork, background, .. } = draft;
-        let desk = &spawning.desk;
+        let asker = &spawning.asker;
         let effort = spawning.input.effort.as_deref();
         let alike = |outfit: &&Arc<Outfit>| {
-            outfit.fits(desk, definition, model, *background, effort) && Arc::ptr_eq(&outfit.tools, tools)
+            outfit.fits(asker, definition, model, *background, effort) && Arc::ptr_eq(&outfit.tools, tools)
         };
         if let Some(outfit) = self.tree.outfits.iter().find(alike).filter(|_| !is_fork) {
             return Ok(Arc::clone(outfit));
         }
         let (head, wire_head) = if *is_fork {
-            (Arc::clone(&desk.head), Arc::clone(&desk.wire_head))
+            (Arc::clone(&asker.voice.head), Arc::clone(&asker.voice.wire_head))
         } else {
-            let above = Some(&*desk.head).filter(|_| Arc::ptr_eq(model, &desk.model));
+            let above = Some(&*asker.voice.head).filter(|_| Arc::ptr_eq(model, &asker.voice.model));
             let head = child_head(model, definition, tools, effort, above);
             let wire_head = Arc::new(model.dialect.head(&head));
             (Arc::new(head), wire_head)
@@ -312,9 +314,9 @@ impl Owner {
             base: Arc::clone(base),
             head,
             wire_head,
-            of: (Arc::clone(definition), Arc::clone(&desk.tools), Arc::clone(model)),
+            of: (Arc::clone(definition), Arc::clone(&asker.tools), Arc::clone(model)),
             background: *background,
-            depth: desk.spec.depth,
+            depth: asker.spec.depth,
             effort: effort.map(str::to_owned),
         });
         if !is_fork {
@@ -330,7 +332,7 @@ impl Owner {
 
     pub(super) fn child_model(
         &self,
-        desk: &Desk,
+        asker: &RunHandle,
         spawning: &Spawning,
         definition: &AgentDefinition,
         shares: bool,
@@ -338,16 +340,16 @@ impl Owner {
     ) -> Result<Because<Arc<Model>>, String> {
         let parts = &self.session.parts;
         let call = spawning.input.model.as_deref();
-        let wanted = child::model(&parts.agent_settings, call, definition, shares, &desk.model.name);
-        let other = |name: &str| name != "inherit" && name != desk.model.name;
+        let wanted = child::model(&parts.agent_settings, call, definition, shares, &asker.voice.model.name);
+        let other = |name: &str| name != "inherit" && name != asker.voice.model.name;
         let forced = parts.agent_settings.forced_model.as_deref();
         for (who, named) in [("`model`", call), ("DECURION_SUBAGENT_MODEL", forced)] {
             if shares && named.is_some_and(other) {
                 remarks.push(format!("{who} was ignored: who sees the conversation has its parent's model."));
             }
         }
-        let inherited = |why| Because { value: Arc::clone(&desk.model), why };
-        if wanted.value == desk.model.name {
+        let inherited = |why| Because { value: Arc::clone(&asker.voice.model), why };
+        if wanted.value == asker.voice.model.name {
             return Ok(inherited(wanted.why));
         }
         match parts.models.resolve(&wanted.value) {
@@ -356,7 +358,7 @@ impl Owner {
             Err(_) if child::is_alias(&wanted.value) => {
                 remarks.push(format!(
                     "The model `{}` is not known to the provider in use; the agent runs on {}.",
-                    wanted.value, desk.model.name
+                    wanted.value, asker.voice.model.name
                 ));
                 Ok(inherited(format!(
                     "`{}` is not known to the provider, so it is the parent's",
@@ -449,7 +451,7 @@ impl Owner {
         model: Arc<Model>,
         outfit: &Outfit,
         family: Family,
-    ) -> Run {
+    ) -> RunControl {
         let account = self.account_of(&spec, family.account);
         let class = match spec.definition.source {
             AgentSource::Builtin => RequestClass::AgentBuiltin,
@@ -461,44 +463,30 @@ impl Owner {
         // They become active once it has begun, so they do not see that.
         own.retain(|hook| hook.event != HookEvent::SubagentStart);
         let (hooks, _) = self.session.hooks.and(own);
-        let links = Links {
-            grants: family.grants,
-            inherited,
-            wishes: self.wishes.clone(),
-            told: self.told(spec.agent.clone()),
-            progress: Arc::default(),
-            parent_told: Some(self.told(family.parent)),
-            shells: Arc::clone(&self.tree.shells),
-            begun: self.children_begun(spec.agent.as_ref()),
-        };
-        let shared = Arc::new(spec.clone());
-        let desk = Desk::new(
-            shared,
-            family.path,
-            Arc::clone(&model),
-            (Arc::clone(&outfit.head), Arc::clone(&outfit.wire_head)),
-            Arc::clone(&outfit.tools),
-            account,
-            family.modes,
-            links,
-        );
-        let models = &self.session.parts.models;
-        let fallbacks = models.fallbacks(&model, spec.fallback_model.as_deref());
-        let ports = Ports {
-            who: desk.who.clone(),
-            desk: Arc::new(desk),
+        let fallbacks = self.session.parts.models.fallbacks(&model, spec.fallback_model.as_deref());
+        let voice = Voice {
             model,
             head: Arc::clone(&outfit.head),
             wire_head: Arc::clone(&outfit.wire_head),
             fallbacks,
+        };
+        let lineage =
+            Lineage { path: family.path, account, modes: family.modes, grants: family.grants, inherited };
+        let (told, parent_told) = (self.told(spec.agent.clone()), self.told(family.parent));
+        RunBuilder {
+            begun: self.children_begun(spec.agent.as_ref()),
+            spec,
+            lineage,
+            voice,
             tag,
             tools: Arc::clone(&outfit.tools),
             hooks,
-            account,
             cancel: self.cancel.child_token(),
-            shared: self.shared_ports(),
-        };
-        Run { spec, ports }
+            told,
+            parent_told: Some(parent_told),
+            services: self.services(),
+        }
+        .build()
     }
 
     /// Refuses a model without a price below an account that limits money: its cost could not be counted.
@@ -561,12 +549,12 @@ impl Owner {
         let Some(row) = self.tree.tasks.row_mut(&task) else {
             return Err("the task table is gone".to_owned());
         };
-        row.progress = Arc::clone(&launch.run.ports.desk.progress);
+        row.status = launch.control.run.watch_status();
         row.told = (0, 0);
         let view = row.view.subscribe();
-        let model = launch.run.ports.model.name.clone();
-        self.keep_meta(&record, &launch.run.spec);
-        self.tree.cancels.insert(task, launch.run.ports.cancel.clone());
+        let model = launch.control.run.voice.model.name.clone();
+        self.keep_meta(&record, &launch.control.run.spec);
+        self.tree.cancels.insert(task, launch.control.run.cancel.clone());
         kit.took(StartStep::Cancellation);
         launch.kit = kit;
         if queued {
@@ -585,9 +573,9 @@ impl Owner {
         record: &TaskRecord,
         waits: Option<TaskState>,
     ) -> Result<(), String> {
-        let who = launch.run.ports.who.clone();
+        let who = launch.control.run.who.clone();
         let said = std::mem::take(&mut launch.said);
-        let first = opening(&launch.run.spec, &launch.context, said, &launch.carried.calls);
+        let first = opening(&launch.control.run.spec, &launch.context, said, &launch.carried.calls);
         let opened = Event::TaskOpened { record: Box::new(record.clone()) };
         let mut parts = vec![(by.clone(), vec![opened]), (who.clone(), first)];
         if let Some(state) = waits {
@@ -653,7 +641,8 @@ impl Owner {
     }
 
     pub(super) fn begin_agent(&mut self, launch: Launch) {
-        let Launch { run, context, carried, first, mut kit, .. } = launch;
+        let Launch { control, context, carried, first, mut kit, .. } = launch;
+        let run = control.run.clone();
         let Some(agent) = run.spec.agent.clone() else { return };
         let task: TaskId = agent.clone().into();
         let attention = self.tree.tasks.row(&task).map_or(Attention::Background, |row| row.record.attention);
@@ -661,25 +650,25 @@ impl Owner {
             return;
         }
         self.tree.running.insert(task);
-        self.tree.desks.insert(agent.clone(), Arc::clone(&run.ports.desk));
         if let Some(row) = self.tree.tasks.row(&agent.clone().into()) {
-            run.ports.desk.watch(row.view.subscribe());
+            control.follow(row.view.subscribe());
         }
-        let (wishes, clock) = (self.wishes.clone(), Arc::clone(&run.ports.clock));
+        self.tree.runs.insert(agent.clone(), control);
+        let (requests, clock) = (self.requests.clone(), Arc::clone(&run.clock));
         let run_id = run.spec.run;
         tokio::spawn(async move {
             // A panic outside the loop itself is an ending too.
             let living = live(&run, &mut kit, context, Beginning::Opened { first }, carried);
             let left = AssertUnwindSafe(living).catch_unwind().await;
             let left = left.unwrap_or_else(|_| Left::nothing());
-            let rest = AssertUnwindSafe(kit.release(run, left)).catch_unwind().await;
+            let rest = AssertUnwindSafe(kit.release(&run, left)).catch_unwind().await;
             let Rest { ending, delivered, worktree } = rest.unwrap_or_default();
             let (outcome, totals) =
                 ending.map_or((Outcome::Lost, None), |(outcome, totals)| (outcome, Some(totals)));
             let id = EndingId { task: agent.clone().into(), run: Some(run_id) };
             let ending = Box::new(Ending { id, outcome, totals, at: clock.date(), worktree });
             // A session that is gone has nobody left to tell.
-            let _ = wishes.send(Wish::Ended { agent, ending, delivered }).await;
+            let _ = requests.send(SessionRequest::Ended(agent, ending, delivered)).await;
         });
     }
 
@@ -692,7 +681,7 @@ impl Owner {
             }
             let Some(at) = self.tree.queue.iter().position(|launch| !self.is_paused(launch)) else { return };
             let Some(launch) = self.tree.queue.remove(at) else { return };
-            if let Some(task) = launch.run.spec.agent.clone().map(TaskId::from)
+            if let Some(task) = launch.control.run.spec.agent.clone().map(TaskId::from)
                 && let Some(attention) = self.tree.tasks.row(&task).and_then(|row| row.state().attention())
             {
                 let (who, state) = (self.who.clone(), TaskState::Running { attention });
@@ -719,7 +708,7 @@ impl Owner {
     }
 
     fn is_paused(&self, launch: &Launch) -> bool {
-        let task = launch.run.spec.agent.clone().map(TaskId::from);
+        let task = launch.control.run.spec.agent.clone().map(TaskId::from);
         let row = task.and_then(|task| self.tree.tasks.row(&task));
         row.is_some_and(|row| matches!(row.state(), TaskState::Paused { .. }))
     }
@@ -727,7 +716,7 @@ impl Owner {
 
 /// The conversation that a child shares with its parent, if the delegating call is in it.
 fn shared_prefix(spawning: &Spawning) -> Option<Arc<Prefix>> {
-    let prefix = fork::prefix(&spawning.desk).filter(|prefix| prefix.delegating(&spawning.call).is_some());
+    let prefix = spawning.prefix.clone().filter(|prefix| prefix.delegating(&spawning.call).is_some());
     if prefix.is_none() {
         tracing::warn!(call = %spawning.call, "the delegating call was not found; the child starts afresh");
     }
@@ -736,15 +725,14 @@ fn shared_prefix(spawning: &Spawning) -> Option<Arc<Prefix>> {
 
 /// What its parent may not do, or not without a question, a child may not either.
 fn inherit_rules(spawning: &mut Spawning) {
-    let parent = &spawning.desk.spec.own_rules;
-    let follows = spawning.desk.follows.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let parent = &spawning.asker.spec.own_rules;
     let own = &mut spawning.input.own_rules;
     if parent.instead {
         own.add(parent);
     } else {
         own.deny.extend(parent.deny.iter().cloned());
     }
-    own.deny.extend(follows.deny);
+    own.deny.extend(spawning.follows.deny.iter().cloned());
 }
 
 fn total_reached(most: u32) -> String {
@@ -752,13 +740,13 @@ fn total_reached(most: u32) -> String {
 }
 
 fn child_tools(
-    desk: &Desk,
+    asker: &RunHandle,
     definition: &AgentDefinition,
     background: bool,
     settings: &child::AgentSettings,
 ) -> Result<Arc<decurion_tools::ToolSet>, String> {
-    let names: Vec<&str> = desk.tools.names().collect();
-    let may_spawn = child::may_spawn(settings, definition, desk.spec.depth + 1);
+    let names: Vec<&str> = asker.tools.names().collect();
+    let may_spawn = child::may_spawn(settings, definition, asker.spec.depth + 1);
     let kept: Vec<String> = child::tools(&names, definition, background, may_spawn)
         .into_iter()
         .filter(|tool| tool.removed.is_none())
@@ -767,7 +755,7 @@ fn child_tools(
     if kept.is_empty() && definition.tools.only.is_some() {
         return Err(format!("Agent type '{}' has no tool that its parent may use.", definition.name));
     }
-    let chosen = desk.tools.select(&ToolSelection { only: Some(kept), except: Vec::new() }).set;
+    let chosen = asker.tools.select(&ToolSelection { only: Some(kept), except: Vec::new() }).set;
     with_answer(chosen, definition).map(Arc::new)
 }
 
@@ -828,8 +816,8 @@ pub fn apart(one: &camino::Utf8Path, other: &camino::Utf8Path) -> bool {
 }
 
 /// The directories of a child: its parent's, and where that was started.
-fn directories(desk: &Desk, cwd: &camino::Utf8Path) -> Vec<camino::Utf8PathBuf> {
-    let parent = desk.now();
+fn directories(asker: &RunHandle, cwd: &camino::Utf8Path) -> Vec<camino::Utf8PathBuf> {
+    let parent = asker.now();
     let mut all = vec![parent.cwd.clone()];
     all.extend(parent.directories.iter().cloned());
     all.retain(|directory| directory != cwd);

@@ -1,8 +1,8 @@
 //! Tasks ended: by themselves, by someone, or with whoever began them; and the end of the wait for them.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use decurion_protocol::{
     AgentId, Attention, CallId, Delivery, EndingId, Event, Outcome, TaskId, TaskKind, TaskRecord, TaskState,
@@ -12,10 +12,11 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::child::BackgroundChoice;
-use crate::desk::{Desk, Looked, Spawned};
 use crate::journal::Who;
 use crate::ports::new_shell;
+use crate::run_handle::{RunControl, RunHandle};
 use crate::session::Owner;
+use crate::session_port::{Looked, Spawned};
 use crate::shell;
 use crate::task::{BY_ANSWER, Ending, Row};
 
@@ -55,7 +56,7 @@ impl Owner {
         } else if !completed {
             self.discard(&agent);
         } else {
-            self.tree.desks.remove(&agent);
+            self.tree.runs.remove(&agent);
         }
         self.begin_queued().await;
     }
@@ -88,7 +89,7 @@ impl Owner {
 
     /// Gives up on telling an agent of endings: it is over.
     pub(super) fn discard(&mut self, agent: &AgentId) {
-        self.tree.desks.remove(agent);
+        self.tree.runs.remove(agent);
         for delivery in self.tree.tasks.discard(agent) {
             self.count_unheard(&delivery, Hearer::Over);
         }
@@ -118,20 +119,22 @@ impl Owner {
 
     /// How whoever is to hear of a task stands.
     fn hearer_of(&self, row: &Row) -> Hearer {
-        let waits = |desk: &Arc<Desk>| row.record.call.as_ref().is_some_and(|call| desk.has_begun(call));
-        let working = |desk: Option<&Arc<Desk>>| match desk {
+        let waits = |control: &RunControl| {
+            row.record.call.as_ref().is_some_and(|call| control.run.status().calls.contains(call))
+        };
+        let working = |control: Option<&RunControl>| match control {
             // One that was stopped and began anew waits for nothing of before.
-            Some(desk) if row.is_foreground() && waits(desk) => Hearer::Waits,
+            Some(control) if row.is_foreground() && waits(control) => Hearer::Waits,
             _ => Hearer::Works,
         };
         let Some(parent) = &row.record.parent else {
-            return if self.root_runs() { working(self.root_desk()) } else { Hearer::Rests };
+            return if self.root_runs() { working(self.root_run()) } else { Hearer::Rests };
         };
         let task: TaskId = parent.clone().into();
         if self.tree.closing.contains_key(parent) {
             Hearer::Over
         } else if self.tree.running.contains(&task) {
-            working(self.tree.desks.get(parent))
+            working(self.tree.runs.get(parent))
         } else if self.is_at_work(parent) {
             Hearer::Works
         } else {
@@ -249,7 +252,7 @@ impl Owner {
 
     pub(super) fn shell_record(
         &self,
-        desk: &Desk,
+        run: &RunHandle,
         call: decurion_protocol::CallId,
         command: String,
         description: String,
@@ -266,11 +269,11 @@ impl Owner {
                 description
             },
             prompt: command,
-            parent: desk.who.agent.clone(),
+            parent: run.who.agent.clone(),
             first_parent: None,
             call: Some(call),
             agent_type: None,
-            depth: desk.spec.depth + 1,
+            depth: run.spec.depth + 1,
             attention,
         }
     }
@@ -315,15 +318,12 @@ impl Owner {
                 self.tree.tasks.stop_with_hearer(&task);
             }
             if let Ok(agent) = task.as_str().parse::<AgentId>()
-                && let Some(desk) = self.tree.desks.get(&agent)
+                && let Some(control) = self.tree.runs.get(&agent)
             {
-                desk.stopped_by
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .get_or_insert_with(|| by.to_owned());
+                control.blame(by);
             }
             if let Some(at) = self.tree.queue.iter().position(|launch| {
-                launch.run.spec.agent.as_ref().is_some_and(|agent| agent.as_str() == task.as_str())
+                launch.control.run.spec.agent.as_ref().is_some_and(|agent| agent.as_str() == task.as_str())
             }) {
                 self.stop_queued(at, by);
             }
@@ -337,13 +337,11 @@ impl Owner {
     /// One that waits for a place begins and ends at once, so that its ending is like any other.
     pub(super) fn stop_queued(&mut self, at: usize, by: &str) {
         let Some(launch) = self.tree.queue.remove(at) else { return };
-        let desk = &launch.run.ports.desk;
-        if let Some(task) = launch.run.spec.agent.clone().map(TaskId::from) {
+        if let Some(task) = launch.control.run.spec.agent.clone().map(TaskId::from) {
             // One that is held is let go for that.
             let _ = self.tree.tasks.step(&task, TaskStep::Queue { attention: Attention::Background });
         }
-        desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| by.to_owned());
-        launch.run.ports.cancel.cancel();
+        launch.control.stop(by);
         self.begin_agent(launch);
     }
 
@@ -420,17 +418,17 @@ impl Owner {
         }
         for shell in self.tree.shells.all() {
             // It may have ended while another was put on record.
-            let of = shell.desk.who.agent.as_ref();
+            let of = shell.run.who.agent.as_ref();
             if !wanted(of, "", Some(shell.call.as_str())) || !self.tree.shells.has(&shell) {
                 continue;
             }
             let (call, command) = (shell.call.clone(), shell.command.clone());
             let description = shell.description.clone();
-            let record = self.shell_record(&shell.desk, call, command, description, Attention::Background);
+            let record = self.shell_record(&shell.run, call, command, description, Attention::Background);
             // Its end is the task's from here on, whatever happens while that is written.
             shell.detached.send_replace(Some(Arc::new(record.clone())));
-            shell.desk.begun.fetch_add(1, Ordering::Relaxed);
-            self.open_shell(&shell.desk.who, record, shell.cancel.clone()).await?;
+            shell.run.begun.fetch_add(1, Ordering::Relaxed);
+            self.open_shell(&shell.run.who, record, shell.cancel.clone()).await?;
             count += 1;
         }
         // Those that are shown already and start in a moment.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use decurion_protocol::choice::EXIT_PLAN;
 use decurion_protocol::{Event, Mode};
 
-use crate::desk::{Planned, Planning};
 use crate::session::Owner;
+use crate::session_port::{Planned, Planning};
 use crate::{prompt, spec};
 
 impl Owner {

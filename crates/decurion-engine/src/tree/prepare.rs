@@ -3,8 +3,8 @@
 //! step gives back exactly what was acquired before it.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use decurion_protocol::{AgentDefinition, AgentId, RuleSet, StartStep};
 use decurion_tools::ToolSet;
@@ -14,12 +14,14 @@ use tokio::sync::oneshot;
 use crate::approval::Rights;
 use crate::bounds;
 use crate::child::{self, Isolation};
-use crate::desk::{Spawned, Spawning, Wish};
 use crate::kit::Kit;
 use crate::mcp::{ServerDesk, SessionServers};
 use crate::ports::Model;
 use crate::session::Owner;
+use crate::session_port::{Spawned, Spawning};
 use crate::worktree::{AskerRules, Wanted, Worktrees};
+
+use super::requests::SessionRequest;
 
 /// A child that was decided and has not begun.
 pub struct Draft {
@@ -69,7 +71,7 @@ impl Needs {
                 agent: Some(draft.agent.clone()),
                 description: draft.spawning.input.description.clone(),
                 dirty,
-                asker: draft.spawning.desk.now().worktree.as_deref().cloned(),
+                asker: draft.spawning.asker.now().worktree.as_deref().cloned(),
                 rules: AskerRules {
                     rules: rules_of(draft, &owner.rights.borrow()),
                     root: owner.session.request.cwd.clone(),
@@ -103,11 +105,10 @@ impl Needs {
 /// What may not be copied into a child's checkout: what is denied to the asker, and to the child, whose commands can read
 /// git's objects.
 fn rules_of(draft: &Draft, rights: &Rights) -> Arc<RuleSet> {
-    let Spawning { desk, .. } = &draft.spawning;
-    let follows = desk.follows.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Spawning { asker: run, follows, .. } = &draft.spawning;
     let [asker, child] =
-        [&desk.spec.definition, &draft.definition].map(|definition| bounds::rules(&definition.sandbox));
-    rights.rules_for(&desk.path, &[&desk.spec.own_rules, &follows, &asker, &child])
+        [&run.spec.definition, &draft.definition].map(|definition| bounds::rules(&definition.sandbox));
+    rights.rules_for(&run.lineage.path, &[&run.spec.own_rules, follows, &asker, &child])
 }
 
 impl Owner {
@@ -126,20 +127,20 @@ impl Owner {
                 return;
             }
         };
-        draft.spawning.desk.begun.fetch_add(1, Ordering::Relaxed);
+        draft.spawning.asker.begun.fetch_add(1, Ordering::Relaxed);
         let kit = started();
         let Some(needs) = Needs::of(&draft, self) else {
             return self.prepared(draft, Ok(kit), answer).await;
         };
         self.tree.preparing += 1;
-        let wishes = self.wishes.clone();
+        let requests = self.requests.clone();
         tokio::spawn(async move {
             // A panic must not leave the session waiting for ever.
             let acquired = AssertUnwindSafe(needs.acquire(&draft, kit, &mut answer)).catch_unwind().await;
             let kit = acquired.unwrap_or_else(|_| Err(BROKEN.to_owned()));
             let draft = Box::new(draft);
             // The session waits for what is being prepared before it ends, so somebody listens.
-            let _ = wishes.send(Wish::Prepared { draft, kit, answer }).await;
+            let _ = requests.send(SessionRequest::Prepared(draft, kit, answer)).await;
         });
     }
 
@@ -151,7 +152,7 @@ impl Owner {
     }
 
     async fn prepared(&mut self, draft: Draft, kit: Result<Kit, String>, answer: Answer) {
-        let desk = Arc::clone(&draft.spawning.desk);
+        let asker = draft.spawning.asker.clone();
         let begun = match kit {
             Err(reason) => Err(reason),
             // Whoever asked was stopped meanwhile: nobody would wait for it, stop it or hear of it.
@@ -166,13 +167,13 @@ impl Owner {
             }
         };
         if begun.is_err() {
-            desk.begun.fetch_sub(1, Ordering::Relaxed);
+            asker.begun.fetch_sub(1, Ordering::Relaxed);
         }
         let _ = answer.send(begun);
     }
 
     async fn begin_draft(&mut self, mut draft: Draft, mut kit: Kit) -> Result<Spawned, String> {
-        let by = draft.spawning.desk.who.clone();
+        let by = draft.spawning.asker.who.clone();
         if let Some(servers) = &self.session.servers {
             draft.remarks.append(&mut kit.servers.remarks);
             draft.tools = servers.desk().with_own(&draft.tools, &kit.servers, &draft.definition);
@@ -191,10 +192,10 @@ impl Owner {
     /// Gives back what an agent that does not begin would have carried, while the session goes on.
     pub(super) fn abandon(&mut self, kit: Kit) {
         self.tree.preparing += 1;
-        let wishes = self.wishes.clone();
+        let requests = self.requests.clone();
         tokio::spawn(async move {
             let _ = AssertUnwindSafe(kit.abandon()).catch_unwind().await;
-            let _ = wishes.send(Wish::Abandoned).await;
+            let _ = requests.send(SessionRequest::Abandoned).await;
         });
     }
 

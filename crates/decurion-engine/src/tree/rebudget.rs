@@ -30,10 +30,10 @@ impl Owner {
         if let Some(account) = self.tree.accounts.get(&agent) {
             self.budget.lock().unwrap_or_else(PoisonError::into_inner).relimit(*account, &limits);
         }
-        let queued = self.tree.queue.iter().map(|launch| &launch.run.ports.desk);
-        let waiting = queued.filter(|desk| desk.who.agent.as_ref() == Some(&agent));
-        for desk in waiting.chain(self.tree.desks.get(&agent)) {
-            desk.limits.send_replace(limits.clone());
+        let queued = self.tree.queue.iter().map(|launch| &launch.control);
+        let waiting = queued.filter(|control| control.run.who.agent.as_ref() == Some(&agent));
+        for control in waiting.chain(self.tree.runs.get(&agent)) {
+            control.limit(limits.clone());
         }
         Ok(limits)
     }

@@ -10,11 +10,13 @@ use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
 use crate::bounds;
-use crate::desk::{Leaving, Place, Relocation, Wish};
 use crate::prompt;
 use crate::session::Owner;
+use crate::session_port::{Leaving, Place, Relocation};
 use crate::task::Row;
 use crate::worktree::{AskerRules, Left, Made, Released, Verdict, Wanted, Worktrees};
+
+use super::requests::SessionRequest;
 
 /// Where the answer to a wish goes; the error is for the model.
 type Answer = oneshot::Sender<Result<Place, String>>;
@@ -46,7 +48,7 @@ impl Owner {
             }
         };
         self.tree.relocating = true;
-        let wishes = self.wishes.clone();
+        let requests = self.requests.clone();
         tokio::spawn(async move {
             // A panic must not leave the session waiting for ever.
             let step = match work {
@@ -60,7 +62,7 @@ impl Owner {
                 }
             };
             // The session waits for what is under way before it ends, so somebody listens.
-            let _ = wishes.send(Wish::Relocating(Box::new(step))).await;
+            let _ = requests.send(SessionRequest::Relocating(Box::new(step))).await;
         });
     }
 
@@ -214,7 +216,7 @@ impl Owner {
         (self.session.worktree, self.session.before) = (None, None);
         self.move_root();
         self.tree.relocating = true;
-        let wishes = self.wishes.clone();
+        let requests = self.requests.clone();
         tokio::spawn(async move {
             let (left, gone) = match unbroken(leave(&trees, &worktree, action)).await {
                 Ok(Released::Removed) => (found, true),
@@ -231,25 +233,25 @@ impl Owner {
                 answer.send(Ok(Place { cwd, worktree, without: false, left: Some(left), gone })).is_ok();
             // Whoever asked was stopped meanwhile: it is said all the same.
             let untold = (!told).then_some(text);
-            let _ = wishes.send(Wish::Relocating(Box::new(Relocating::Done(untold)))).await;
+            let _ = requests.send(SessionRequest::Relocating(Box::new(Relocating::Done(untold)))).await;
         });
     }
 
     /// The root's run goes on where the session works now; those that run already keep what they have.
     fn move_root(&self) {
-        if let Some(desk) = self.root_desk() {
+        if let Some(root) = self.root_run() {
             let session = &self.session;
-            desk.move_to(session.cwd.clone(), session.worktree.clone(), session.directories());
+            root.move_to(session.cwd.clone(), session.worktree.clone(), session.directories());
         }
     }
 
     /// Takes a checkout back that nobody has worked in.
     fn give_back(&mut self, trees: Worktrees, made: Made) {
         self.tree.relocating = true;
-        let wishes = self.wishes.clone();
+        let requests = self.requests.clone();
         tokio::spawn(async move {
             let _ = unbroken(Box::pin(trees.give_back(&made))).await;
-            let _ = wishes.send(Wish::Relocating(Box::new(Relocating::Done(None)))).await;
+            let _ = requests.send(SessionRequest::Relocating(Box::new(Relocating::Done(None)))).await;
         });
     }
 }

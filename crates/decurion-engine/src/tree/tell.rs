@@ -1,8 +1,8 @@
 //! Agents told of each other. Takes what has ended and what was said, gives lines of the conversation of
 //! whoever must know, each thing once.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use decurion_protocol::{
     AgentId, Block, Delivery, Envelope, Event, LineId, Message, MessageMeta, Origin, Role, ShellLine, TaskId,
@@ -10,11 +10,12 @@ use decurion_protocol::{
 };
 use tokio::sync::oneshot;
 
-use crate::desk::{Desk, MayEnd};
 use crate::journal::Who;
 use crate::notice;
 use crate::ports::new_line;
+use crate::run_handle::RunHandle;
 use crate::session::Owner;
+use crate::session_port::MayEnd;
 use crate::task::Row;
 
 /// The most bytes of one message that tells of endings.
@@ -35,11 +36,11 @@ impl Owner {
     }
 
     /// Tells an agent what waits for it, in lines of its own conversation.
-    pub(super) async fn tell(&mut self, desk: &Arc<Desk>, leaf: Option<LineId>) -> Vec<Arc<Envelope>> {
-        self.told(desk.who.agent.clone()).store(false, Ordering::Release);
-        let mut notices = self.notices(desk.who.agent.as_ref());
-        notices.extend(self.differences(desk.who.agent.as_ref()));
-        self.write_notices(&desk.who, leaf, notices).await
+    pub(super) async fn tell(&mut self, run: &RunHandle, leaf: Option<LineId>) -> Vec<Arc<Envelope>> {
+        self.told(run.who.agent.clone()).store(false, Ordering::Release);
+        let mut notices = self.notices(run.who.agent.as_ref());
+        notices.extend(self.differences(run.who.agent.as_ref()));
+        self.write_notices(&run.who, leaf, notices).await
     }
 
     /// Writes what is told, in lines of the conversation of whoever is told.
@@ -135,11 +136,11 @@ impl Owner {
 
     pub(super) async fn wants_to_end(
         &mut self,
-        desk: Arc<Desk>,
+        run: RunHandle,
         leaf: Option<LineId>,
         answer: oneshot::Sender<MayEnd>,
     ) {
-        let agent = desk.who.agent.clone();
+        let agent = run.who.agent.clone();
         let hears =
             if agent.is_some() { self.tree.tasks.has_waiting(agent.as_ref()) } else { self.wakes_root() };
         if hears {
@@ -148,7 +149,7 @@ impl Owner {
                 self.count_notified();
                 self.by_notice = true;
             }
-            let told = self.tell(&desk, leaf).await;
+            let told = self.tell(&run, leaf).await;
             let _ = answer.send(MayEnd::Hear(told));
             return;
         }
@@ -161,12 +162,14 @@ impl Owner {
         let busy = self.tree.tasks.children(Some(&task)).any(|row| row.is_agent() && row.is_alive());
         if busy {
             self.wait_for_own(&task);
-            self.tree.ending.insert(agent, (desk, leaf, answer));
+            self.tree.ending.insert(agent, (run, leaf, answer));
             self.begin_queued().await;
             return;
         }
         let stopped = self.stop_shells(&task);
-        desk.left.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&stopped);
+        if let Some(control) = self.tree.runs.get(&agent) {
+            control.shells_stopped(stopped.clone());
+        }
         let _ = answer.send(MayEnd::Yes(stopped));
     }
 
@@ -189,16 +192,16 @@ impl Owner {
     /// Lets an agent hear that waits to end, now that there is something.
     pub(super) async fn wake(&mut self, agent: Option<&AgentId>) {
         self.mark_told(agent);
-        let Some((desk, leaf, answer)) = agent.and_then(|agent| self.tree.ending.remove(agent)) else {
+        let Some((run, leaf, answer)) = agent.and_then(|agent| self.tree.ending.remove(agent)) else {
             return;
         };
-        let task: Option<TaskId> = desk.who.agent.clone().map(Into::into);
+        let task: Option<TaskId> = run.who.agent.clone().map(Into::into);
         let waits = |row: &Row| matches!(row.state(), TaskState::Waiting { .. });
         // One that is held hears it when it is let go on.
         if let Some(task) = task.filter(|task| self.tree.tasks.row(task).is_some_and(waits)) {
             let _ = self.tree.tasks.step(&task, TaskStep::Continue);
         }
-        self.wants_to_end(desk, leaf, answer).await;
+        self.wants_to_end(run, leaf, answer).await;
     }
 }
 

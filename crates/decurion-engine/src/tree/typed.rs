@@ -13,9 +13,10 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::call;
-use crate::desk::Wish;
 use crate::ports::new_line;
 use crate::session::Owner;
+
+use super::requests::SessionRequest;
 
 /// How many run at the same time.
 const MOST_TYPED: usize = 16;
@@ -50,7 +51,7 @@ impl Owner {
     fn begin_typed(&self, line: ShellLine, cancel: CancellationToken) {
         let (progress, mut said) = mpsc::channel(16);
         let cx = self.typed_context(&line, cancel, progress);
-        let (wishes, clock) = (self.wishes.clone(), Arc::clone(&self.session.parts.clock));
+        let (requests, clock) = (self.requests.clone(), Arc::clone(&self.session.parts.clock));
         let (journal, who) = (self.session.journal.clone(), self.who.clone());
         let redact = Arc::clone(&self.session.equipment.redact);
         let clean = move |text: String| redact(&text).unwrap_or(text);
@@ -78,7 +79,7 @@ impl Owner {
             let ending = ShellEnding { output: clean(output), exit_code, remark, file, duration_ms };
             let shell = Box::new(ShellLine { ending: Some(ending), ..line.clone() });
             // A session that is gone has ended its commands itself.
-            let _ = wishes.send(Wish::TypedEnded { shell }).await;
+            let _ = requests.send(SessionRequest::TypedEnded(shell)).await;
         });
     }
 

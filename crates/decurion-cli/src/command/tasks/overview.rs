@@ -1,11 +1,9 @@
 //! All tasks and open questions of a session. Takes its record and, where it is live, its owner's list; gives
 //! rows of JSON in the order in which tasks began, children below their parents.
 
-use std::sync::PoisonError;
-
 use decurion_engine::listing;
 use decurion_engine::task::TaskTable;
-use decurion_protocol::{AgentId, Command, Envelope, Event, Question, SessionId, TaskId, TaskProgress};
+use decurion_protocol::{AgentId, Command, Envelope, Event, Question, SessionId, TaskId};
 use decurion_store::{ReplayOptions, Scope, SessionPaths, replay};
 use serde_json::Value;
 
@@ -202,18 +200,7 @@ impl Folded {
 
     /// What a task used is not on record while it runs, but with its end.
     fn count(&mut self) {
-        for row in self.table.rows() {
-            let ending = row.view.borrow().ending.clone();
-            if let Some(totals) = ending.as_ref().and_then(|ending| ending.totals.as_ref()) {
-                let mut progress = row.progress.lock().unwrap_or_else(PoisonError::into_inner);
-                *progress = TaskProgress {
-                    tools: totals.tool_uses,
-                    tokens: totals.context_tokens,
-                    duration_ms: totals.duration_ms,
-                    ..TaskProgress::default()
-                };
-            }
-        }
+        self.table.count_endings();
     }
 }
 
