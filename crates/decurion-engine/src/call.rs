@@ -34,17 +34,17 @@ use crate::context::{OpenCall, Prefix};
 use crate::egress::Fetching;
 use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
-use crate::hooked::{Hooked, HookedCall};
 use crate::journal::JournalLost;
 use crate::permission::{Around, NamedWrite, Policy, Walls, decide, is_inside, named_writes, suggest};
 use crate::ports::{Ask, new_line};
 use crate::repository::look_at_disk;
 use crate::rules::{self, OpenRules};
 use crate::run_handle::{CallingRun, RunHandle};
+use crate::run_hooks::{CallForHooks, RunHooks};
 use crate::sandbox::hints;
-use crate::trail::Trails;
+use crate::symlinks::Symlinks;
 use crate::withheld::Withheld;
-use crate::{asking, checkpoint, mcp, prompted, shell, skill};
+use crate::{checkpoint, mcp, permission_tool, person_tools, shell, skill};
 use foreseen::foreseen;
 pub use in_sandbox::Confined;
 use in_sandbox::sandboxed;
@@ -148,10 +148,12 @@ pub fn prepare(bench: &Bench<'_>, call: Call) -> Prepared {
         }
     };
     let name = &tool.spec().name;
-    if let Some(refused) = asking::refused(name, bench.spec.agent.is_some(), bench.run.rights.borrow().mode) {
+    if let Some(refused) =
+        person_tools::refused(name, bench.spec.agent.is_some(), bench.run.rights.borrow().mode)
+    {
         return Prepared::answered(call, refused);
     }
-    let input = asking::as_asked(name, input);
+    let input = person_tools::as_asked(name, input);
     match tool.intent(&input, &bench.around) {
         Ok(intent) => Prepared::Ready(Box::new(Ready { call: Call { input, ..call }, tool, intent })),
         Err(error) => Prepared::answered(call, error.into()),
@@ -252,14 +254,14 @@ async fn before(
     Ok((ready, said))
 }
 
-fn hooked<'a>(bench: &'a Bench<'_>) -> Hooked<'a> {
-    Hooked { run: bench.run }
+fn hooked<'a>(bench: &'a Bench<'_>) -> RunHooks<'a> {
+    RunHooks { run: bench.run }
 }
 
 /// What hooks need to know about a call.
-fn about<'a>(bench: &Bench<'_>, call: &'a Call, name: &'a str, intent: &'a Intent) -> HookedCall<'a> {
+fn about<'a>(bench: &Bench<'_>, call: &'a Call, name: &'a str, intent: &'a Intent) -> CallForHooks<'a> {
     let around = around(bench, &bench.run.root);
-    HookedCall { tool: name, input: &call.input, id: call.id.as_str(), intent, around }
+    CallForHooks { tool: name, input: &call.input, id: call.id.as_str(), intent, around }
 }
 
 enum Permit {
@@ -316,7 +318,7 @@ async fn permit(
     let mut decision = ruled.clone();
     // What is not what was approved is for a person to look at; a hook may only refuse it.
     let lets = |hook: &HookPermission| matches!(hook, HookPermission::Allow { .. });
-    let for_a_person = seen.doubt.is_some() || asking::is_unanswered(name, &ready.call.input);
+    let for_a_person = seen.doubt.is_some() || person_tools::is_unanswered(name, &ready.call.input);
     let hook = hook.filter(|hook| !for_a_person || !lets(hook));
     let asks = |hook: &Option<HookPermission>| matches!(hook, Some(HookPermission::Ask { .. }));
     let mut by_hook = asks(&hook);
@@ -329,7 +331,7 @@ async fn permit(
     if decision.verdict == Verdict::Ask && bench.run.hooks.wait_for(HookEvent::PermissionRequest) {
         let mut result = hooked(bench).before_question(&about(bench, &ready.call, name, &ready.intent)).await;
         let given = result.updated_input.as_ref().unwrap_or(&ready.call.input);
-        if asking::is_unanswered(name, given) {
+        if person_tools::is_unanswered(name, given) {
             result.permission = result.permission.filter(|permission| !lets(permission));
         }
         let mut updates = std::mem::take(&mut result.updates);
@@ -679,7 +681,7 @@ async fn looked_at(bench: &Bench<'_>, intent: &Intent) -> Intent {
 
 /// Where a path leads. One that does not exist yet leads where the nearest folder above it does.
 fn place(path: &Utf8Path) -> Place {
-    let real = Trails::on_disk().place(path);
+    let real = Symlinks::on_disk().place(path);
     // What is directly below the root and does not exist is no path, most likely.
     let could_be = |folder: &Utf8Path| folder != "/" && folder.exists();
     let there = path.exists() || path.parent().is_some_and(could_be);
@@ -922,7 +924,7 @@ async fn answered_by(bench: &Bench<'_>, ready: &Ready, tool: &str, question: &Qu
     let rules = OpenRules::new(policy(bench, &bench.run.rights.borrow()), ready.intent.clone());
     let (progress, _) = mpsc::channel(1);
     let cx = context(bench, &ready.call, Arc::new(rules), progress);
-    prompted::answer(&bench.run.servers, tool, question, &cx).await
+    permission_tool::answer(&bench.run.servers, tool, question, &cx).await
 }
 
 async fn refuse(
@@ -938,7 +940,7 @@ async fn refuse(
         hooked(bench).after_refusal(&about, &decision.reason).await;
     }
     let Ready { call, intent, .. } = ready;
-    let mut output = ToolOutput::error(asking::refusal(&tool, &decision.reason));
+    let mut output = ToolOutput::error(person_tools::refusal(&tool, &decision.reason));
     name_own_temporary(bench, &tool, &intent, &mut output).await;
     let unasked = unanswerable.then(|| decision.reason.clone());
     let refused = Event::CallRefused {

@@ -8,9 +8,9 @@ use futures_util::future::join_all;
 
 use crate::call::{Bench, Call, Finished, Prepared, not_begun, perform, prepare, stopped};
 use crate::context::{Context, Prefix};
-use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::run_handle::RunHandle;
+use crate::run_hooks::RunHooks;
 use crate::skill;
 use crate::structured;
 use camino::Utf8PathBuf;
@@ -51,7 +51,7 @@ pub async fn answer(
     prefix: Option<Arc<Prefix>>,
 ) -> Result<Round, JournalLost> {
     let bench = |context: &Context| Bench { prefix: prefix.clone(), ..bench(run, context) };
-    let hooked = Hooked { run };
+    let hooked = RunHooks { run };
     let mut round = Round::default();
     let mut inputs = Vec::new();
     if run.hooks.wait_for(HookEvent::PostToolBatch) {

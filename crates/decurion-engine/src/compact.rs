@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use crate::branch::Part;
 use crate::budget::Exhausted;
 use crate::context::{Context, Media, Omittable};
-use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::ports::new_line;
 use crate::run::{Progress, belongs, record, refold, room};
 use crate::run_handle::RunHandle;
+use crate::run_hooks::RunHooks;
 use crate::spending::{self, Unasked};
 use crate::turn::Reply;
 
@@ -94,7 +94,7 @@ pub async fn compact(
     instructions: Option<&str>,
 ) -> Result<Result<(), Unsummarised>, JournalLost> {
     run.waits(Some(WaitReason::Compaction));
-    let hooked = Hooked { run };
+    let hooked = RunHooks { run };
     // They may take long, and nobody waits for them at an interrupt.
     let hooks = hooked.before_compaction(trigger.as_str(), instructions);
     drop(run.cancel.run_until_cancelled(hooks).await);

@@ -221,7 +221,7 @@ mod tests {
         let mut intent = Tool::intent(&**tool, &json!({"command": command}), &around).unwrap();
         crate::permission::add_real_paths(
             &mut intent,
-            &crate::trail::Trails::over(std::sync::Arc::new(Picture)),
+            &crate::symlinks::Symlinks::over(std::sync::Arc::new(Picture)),
         );
         intent
     }
@@ -229,12 +229,12 @@ mod tests {
     /// A link leads out of the checkout.
     struct Picture;
 
-    impl crate::trail::Ground for Picture {
+    impl crate::symlinks::Ground for Picture {
         fn link(&self, path: &std::path::Path) -> Option<std::path::PathBuf> {
             (path == std::path::Path::new("/state/worktrees/p/a1/sub/link")).then(|| "/outside".into())
         }
 
-        fn entries(&self, _folder: &std::path::Path, _most: usize) -> Vec<crate::trail::Entry> {
+        fn entries(&self, _folder: &std::path::Path, _most: usize) -> Vec<crate::symlinks::Entry> {
             Vec::new()
         }
 

@@ -19,10 +19,10 @@ use tokio::sync::{oneshot, watch};
 use crate::approval::Rights;
 use crate::call::{Bench, Call};
 use crate::child;
-use crate::hooked::{Bell, Hooked};
 use crate::journal::Journal;
 use crate::ports::{Ask, Redact};
 use crate::run_handle::RunHandle;
+use crate::run_hooks::{Bell, RunHooks};
 
 /// How many faults of a form are named.
 const MOST_FAULTS: usize = 8;
@@ -51,7 +51,7 @@ impl Elicitor {
             redact: Arc::clone(&run.equipment.redact),
             call: call.id.clone(),
             tool: call.name.clone(),
-            bell: Hooked { run }.bell(),
+            bell: RunHooks { run }.bell(),
             said: AtomicBool::new(false),
         }
     }

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::host::HostDesk;
 use crate::sandbox::{ServerCaches, ServiceSandbox};
-use crate::session::Owner;
+use crate::session::actor::SessionActor;
 
 /// Which servers there are, as the settings are now.
 pub trait Servers: Send + Sync {
@@ -347,7 +347,7 @@ impl SessionServers {
     }
 }
 
-impl Owner {
+impl SessionActor {
     /// Uses these servers; replies when each new one has come up, has failed, or was waited for long enough.
     pub fn set_servers(&mut self, id: RequestId, wanted: Vec<McpServer>) {
         let Some(servers) = &mut self.session.servers else { return self.no_servers(id) };

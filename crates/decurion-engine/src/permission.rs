@@ -32,7 +32,7 @@ use decurion_tools::reach::Reach as NetworkReach;
 use serde_json::Value;
 
 pub use crate::confine::Confinement;
-use crate::trail::{Reach, Step, Trails};
+use crate::symlinks::{Reach, Step, Symlinks};
 pub use excluded::Excluded;
 pub(crate) use glob::component_matches;
 use led_to::led_to;
@@ -64,7 +64,7 @@ pub struct Around {
     /// The tops of all known checkouts of the repository that the run works in: what is denied in one is denied in all.
     pub checkouts: Checkouts,
     /// Where all these names lead, and those in rules.
-    pub trails: Trails,
+    pub trails: Symlinks,
 }
 
 /// Files that variables of the user name, and that programs run or read as settings. A command that could write one of
@@ -376,7 +376,7 @@ pub fn effective_mode(
 
 /// Adds the names that the paths of an intent have on the way to where they lead: each is touched as well, so that
 /// a rule that forbids any of them forbids the call, and what allows it must allow all of them.
-pub fn add_real_paths(intent: &mut Intent, trails: &Trails) {
+pub fn add_real_paths(intent: &mut Intent, trails: &Symlinks) {
     let names = |path: &Utf8Path| trails.of(path).iter().map(|step| step.name.clone()).collect();
     add_names(&mut intent.touches, &names);
     for command in intent.shell.iter_mut().flat_map(|shell| &mut shell.commands) {
@@ -409,7 +409,7 @@ pub fn add_real_paths(intent: &mut Intent, trails: &Trails) {
 }
 
 /// Why a glob of a command may give it an option: a file is named like one.
-fn finds_flags(command: &ShellCommand, trails: &Trails) -> Option<String> {
+fn finds_flags(command: &ShellCommand, trails: &Symlinks) -> Option<String> {
     let program = command.words.get(command.assigned).map_or("", String::as_str);
     let harmful = || decurion_tools::bash::has_hazards(program);
     let finds = |glob: &&String| {
@@ -434,7 +434,7 @@ fn add_names(touches: &mut Vec<Touch>, names: &dyn Fn(&Utf8Path) -> Vec<Utf8Path
 }
 
 /// The same for what a command names by patterns: where those begin, and the links that they come across.
-fn add_wide(command: &mut ShellCommand, trails: &Trails, names: &dyn Fn(&Utf8Path) -> Vec<Utf8PathBuf>) {
+fn add_wide(command: &mut ShellCommand, trails: &Symlinks, names: &dyn Fn(&Utf8Path) -> Vec<Utf8PathBuf>) {
     let plain = |part: &str, name: &str| {
         (part.starts_with('.') || !name.starts_with('.')) && glob::shell_finds(part, name)
     };

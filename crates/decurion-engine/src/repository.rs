@@ -20,7 +20,7 @@ use decurion_protocol::Intent;
 use decurion_protocol::intent::{ShellCommand, ShellIntent, ShownFiles};
 
 use crate::permission::add_real_paths;
-use crate::trail::Trails;
+use crate::symlinks::Symlinks;
 pub(crate) use named::{Named, named};
 
 /// The most that is read of a small file.
@@ -102,12 +102,12 @@ pub async fn look_at_disk(mut intent: Intent, cwd: Utf8PathBuf, trusted: Option<
     };
     let shell = intent.shell.as_ref();
     if !shell.is_some_and(|shell| shell.commands.len() > FEW || shell.commands.iter().any(takes_long)) {
-        add_real_paths(&mut intent, &Trails::on_disk());
+        add_real_paths(&mut intent, &Symlinks::on_disk());
         return intent;
     }
     let mut looked = intent.clone();
     let look = tokio::task::spawn_blocking(move || {
-        add_real_paths(&mut looked, &Trails::on_disk());
+        add_real_paths(&mut looked, &Symlinks::on_disk());
         let trusted = trusted.as_deref();
         let standing = Standing { cwd: &cwd, trusted, looks: true, index_bytes: MOST_INDEX_BYTES };
         add_repositories(&mut looked, standing);

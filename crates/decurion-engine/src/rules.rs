@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::confine::Confinement;
 use crate::permission::{Around, Checkouts, Policy, UserFiles, address_rule, decide, names_host};
-use crate::trail::Trails;
+use crate::symlinks::Symlinks;
 
 /// The rules of one call that was allowed.
 pub struct OpenRules {
@@ -94,7 +94,7 @@ pub fn around(here: &Surroundings, root: &Utf8Path, spec: &RunSpec, user_files: 
         home: here.home.clone(),
         user_files: Arc::clone(user_files),
         checkout: Confinement::of(spec),
-        trails: Trails::on_disk(),
+        trails: Symlinks::on_disk(),
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
             user_files: Arc::default(),
             checkout: None,
             checkouts: Checkouts::default(),
-            trails: Trails::default(),
+            trails: Symlinks::default(),
         };
         let decided = Intent::titled("").touching("/project/notes.txt", Access::Write);
         OpenRules::new(Policy::new(mode, Arc::new(set), around), decided)

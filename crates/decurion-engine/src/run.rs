@@ -21,14 +21,14 @@ use crate::call::{self, Call};
 use crate::calls::{answer, bench};
 use crate::compact::{Trigger, Unsummarised, compact};
 use crate::context::{Context, Media, OpenCall, PAUSED};
-use crate::hooked::{Hooked, MOST_BLOCKS};
 use crate::journal::JournalLost;
 use crate::ports::{Instructions, new_line, unused_call};
 use crate::prompt;
 use crate::run_handle::RunHandle;
+use crate::run_hooks::{MOST_BLOCKS, RunHooks};
+use crate::session::run_task::Carried;
 use crate::session_port::MayEnd;
 use crate::skill;
-use crate::spawn::Carried;
 use crate::spending::{self, Charges, Held, LEAST_OUTPUT, Unasked};
 use crate::structured;
 use crate::task::BY_ANSWER;
@@ -216,7 +216,7 @@ pub async fn run(run: &RunHandle, progress: &mut Progress, left: Vec<OpenCall>) 
         }
         let reply = match ask(run, progress).await {
             Ok(reply) => reply,
-            Err(Refusal::Held) => continue,
+            Err(Refusal::Paused) => continue,
             Err(Refusal::Unasked(Unasked::Budget(exhausted))) => {
                 return over_budget(run, progress, exhausted).await;
             }
@@ -384,8 +384,8 @@ pub(crate) fn room(run: &RunHandle) -> u64 {
 
 /// Why there is no reply.
 enum Refusal {
-    /// The run is held, and was not yet heard.
-    Held,
+    /// The run was paused before there was a reply.
+    Paused,
     Unasked(Unasked),
 }
 
@@ -405,7 +405,7 @@ async fn ask(run: &RunHandle, progress: &mut Progress) -> Result<Reply, Refusal>
         reply = Box::pin(ask) => reply.map_err(Refusal::Unasked),
         () = run.gives_way() => {
             run.waits(None);
-            Err(Refusal::Held)
+            Err(Refusal::Paused)
         }
     };
     progress.partial = None;
@@ -522,7 +522,7 @@ async fn fail(run: &RunHandle, progress: &mut Progress, error: &ModelError) -> R
     let mut events = spending::charged(run, progress);
     events.push(event);
     record(run, progress, events).await?;
-    Hooked { run }.failed(&text, &progress.said).await;
+    RunHooks { run }.failed(&text, &progress.said).await;
     Ok(match error {
         ModelError::Stalled { .. } => Outcome::Stalled { waiting_for: text },
         _ => Outcome::Failed { error: text },
@@ -584,7 +584,7 @@ fn media_omitted(error: String) -> Vec<Event> {
 
 /// Asks the hooks whether the run may end. Gives what to do instead: go on, or end otherwise.
 async fn stop_hooks(run: &RunHandle, progress: &mut Progress) -> Result<Option<Option<Outcome>>, Stop> {
-    let hooked = Hooked { run };
+    let hooked = RunHooks { run };
     let result = hooked.stop(progress.blocks > 0, &progress.said).await;
     if let Some(reason) = result.stop {
         progress.totals.error = Some(ending::HOOK.to_owned());

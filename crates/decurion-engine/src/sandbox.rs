@@ -39,7 +39,7 @@ use crate::permission::{
     Around, Excluded, NamedWrite, Policy, User, UserFiles, Walls, denied_access, fixed_part, linked_from,
     patterns_of,
 };
-use crate::trail::{Ground, Trails};
+use crate::symlinks::{Ground, Symlinks};
 pub use foreseen::NamedSecrets;
 use ground::KeptGround;
 use kept::KeptSandboxes;
@@ -401,7 +401,7 @@ impl SandboxMaker {
         let around = &policy.around;
         let policy = Policy { mode: Mode::Default, ..policy.clone() };
         let (usual, _) = self.confine(&policy, false, (&Intent::titled("")).into(), Holding::Listed)?;
-        let trails = Trails::on_disk();
+        let trails = Symlinks::on_disk();
         let checkouts = around.checkout.iter().flat_map(Confinement::checkouts);
         let folders = around.places().chain(checkouts);
         let worked_in = folders.map(|folder| trails.place(folder).into_std_path_buf()).collect();
@@ -484,7 +484,7 @@ impl SandboxMaker {
     ) -> Result<(Sandbox, Vec<PathBuf>), SandboxError> {
         let writes = !reads && policy.mode != Mode::Plan;
         self.ground.begin();
-        let trails = Trails::over(Arc::clone(&self.ground) as Arc<dyn Ground>);
+        let trails = Symlinks::over(Arc::clone(&self.ground) as Arc<dyn Ground>);
         let checkouts = policy.around.checkouts.anew();
         let around = Around { trails: trails.clone(), checkouts, ..policy.around.clone() };
         let policy = &Policy { around, ..policy.clone() };
@@ -983,7 +983,7 @@ enum Holding {
 /// Paths without links, each once.
 #[derive(Default)]
 struct Collected {
-    trails: Trails,
+    trails: Symlinks,
     holding: Holding,
     /// With [`Holding::Listed`], what would be held.
     held: BTreeSet<Utf8PathBuf>,

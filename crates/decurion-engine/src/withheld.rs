@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use crate::permission::{Around, Checkouts, Policy, decide, normal};
 use crate::ports::Instructions;
-use crate::trail::Trails;
+use crate::symlinks::Symlinks;
 
 /// The deny rules about files.
 pub struct Withheld {
     policy: Option<Policy>,
-    trails: Trails,
+    trails: Symlinks,
 }
 
 impl Withheld {
@@ -27,7 +27,7 @@ impl Withheld {
         worktree: Option<&Worktree>,
         home: Option<&Utf8Path>,
     ) -> Self {
-        let trails = Trails::on_disk();
+        let trails = Symlinks::on_disk();
         // A rule that denies a tool as a whole is about what the model may call, not about a file.
         let deny: Vec<Rule> = rules.deny.iter().filter(|rule| rule.specifier.is_some()).cloned().collect();
         if deny.is_empty() {

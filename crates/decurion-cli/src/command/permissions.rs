@@ -12,7 +12,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::LoadRequest;
 use decurion_engine::permission::rows::{self, Answered, answer};
 use decurion_engine::permission::{Policy, Walls, explain};
-use decurion_engine::trail::Trails;
+use decurion_engine::symlinks::Symlinks;
 use decurion_protocol::{Access, Profile, Verdict};
 use decurion_tools::bash;
 use serde_json::json;
@@ -31,7 +31,7 @@ pub enum Style {
 
 /// What rows are answered on.
 pub struct Ground<'a> {
-    pub trails: &'a dyn Fn() -> Trails,
+    pub trails: &'a dyn Fn() -> Symlinks,
     /// What `~` stands for.
     pub home: Option<&'a Utf8Path>,
     /// What the kernel enforces.
@@ -63,7 +63,7 @@ pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
         Ok(form) if form.keeps_readers_from_changes() => Walls::Standing,
         Ok(_) | Err(_) => Walls::Absent,
     };
-    let around = Ground { trails: &Trails::on_disk, home, walls, here: Some((&policy, trusted)) };
+    let around = Ground { trails: &Symlinks::on_disk, home, walls, here: Some((&policy, trusted)) };
     let output = BufWriter::new(screen::stdout());
     let result = match file {
         None => check(io::stdin().lock(), output, style, &around),
@@ -158,7 +158,7 @@ mod tests {
 
     fn checked(rows: &str, style: Style) -> (String, u8) {
         let mut output = Vec::new();
-        let ground = Ground { trails: &Trails::default, home: None, walls: Walls::Absent, here: None };
+        let ground = Ground { trails: &Symlinks::default, home: None, walls: Walls::Absent, here: None };
         let code = check(rows.as_bytes(), &mut output, style, &ground).unwrap();
         (String::from_utf8(output).unwrap(), code)
     }

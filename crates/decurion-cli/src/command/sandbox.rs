@@ -9,7 +9,7 @@ use std::sync::Arc;
 use decurion_config::{Environment, LoadRequest, Loaded};
 use decurion_engine::permission::{self, Around, Checkouts, Policy, Walls};
 use decurion_engine::sandbox::{SandboxMaker, Wanted};
-use decurion_engine::trail::Trails;
+use decurion_engine::symlinks::Symlinks;
 use decurion_exec::{Exit, Launch, Output, Sandbox, Stdin};
 use decurion_protocol::{Decision, Intent, Profile, ToolOutput, Verdict};
 use decurion_tools::shell::Bash;
@@ -85,7 +85,7 @@ pub fn policy(loaded: &Loaded, maker: Option<&SandboxMaker>) -> Policy {
         user_files: wire::user_files(loaded),
         checkout: None,
         checkouts: Checkouts::of(&paths.cwd, std::iter::empty()),
-        trails: Trails::on_disk(),
+        trails: Symlinks::on_disk(),
     };
     let policy = Policy::new(settings.default_mode, Arc::new(loaded.rules.set.clone()), around);
     let excluded = maker.map(SandboxMaker::excluded).unwrap_or_default();

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::{NO_SESSION, caller};
 use crate::child::{AgentInput, AgentSettings, BackgroundChoice, ISOLATION};
-use crate::fork;
 use crate::notice;
 use crate::permission::denied_type;
+use crate::session::fork;
 use crate::session_port::{Spawned, Spawning};
 use crate::task::{Ending, TaskView};
 

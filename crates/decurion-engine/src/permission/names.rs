@@ -3,7 +3,7 @@
 use decurion_protocol::nearest;
 use decurion_tools::{alias, builtin};
 
-use crate::{asking, mcp};
+use crate::{mcp, person_tools};
 
 /// Tools that the engine brings, beside those of the tool set.
 pub const ENGINE_TOOLS: [&str; 7] =
@@ -40,7 +40,8 @@ pub fn unknown_tool(name: &str, further: &[&str]) -> Option<UnknownTool> {
     }
     let tools = builtin();
     let own = tools.iter().map(|tool| tool.spec().name.as_str());
-    let engine = ENGINE_TOOLS.into_iter().chain(asking::NAMES).chain(decurion_tools::mcp::resources::NAMES);
+    let engine =
+        ENGINE_TOOLS.into_iter().chain(person_tools::NAMES).chain(decurion_tools::mcp::resources::NAMES);
     let known: Vec<&str> = own.chain(engine).chain(further.iter().copied()).collect();
     if known.contains(&name) {
         return None;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::paths::normal;
 use super::{Around, Grant, Policy, Undecided, Walls, add_real_paths, decide, effective_mode};
 use crate::repository::{MOST_INDEX_BYTES, Standing, add_repositories};
-use crate::trail::Trails;
+use crate::symlinks::Symlinks;
 
 /// Where a row without a directory of its own happens.
 pub const NEUTRAL_DIRECTORY: &str = "/home/user/project";
@@ -105,7 +105,7 @@ pub struct Answered {
 /// What rows are decided by where they do not say.
 pub struct Ground<'a> {
     /// Where paths lead: a disk that is looked at, or none.
-    pub trails: &'a Trails,
+    pub trails: &'a Symlinks,
     /// What `~` stands for where the row neither says so nor names a directory in somebody's home.
     pub home: Option<&'a Utf8Path>,
     /// What the kernel enforces.
@@ -137,7 +137,7 @@ pub fn answer(line: &[u8], ground: &Ground<'_>) -> Result<Answered, RowError> {
 }
 
 /// The policy of the caller, with what a row says besides.
-fn policy_here(row: &Row, policy: &Policy, trails: &Trails) -> Result<Policy, RowError> {
+fn policy_here(row: &Row, policy: &Policy, trails: &Symlinks) -> Result<Policy, RowError> {
     let mut policy = policy.clone();
     policy.around.trails = trails.clone();
     if let Some(mode) = &row.mode {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::commands::{self, Allowed, Match};
 use super::paths::{self, Reading};
 use super::{Question, Walls, allow, ask, decision, deny};
-use crate::trail::Reach;
+use crate::symlinks::Reach;
 
 /// One command of a shell text with its own verdict, for people.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,7 +13,7 @@ use super::refusal::{RefusalKind, denies};
 use super::removal::behind_options;
 use super::{Holding, SandboxMaker, Variables, git_folders};
 use crate::permission::{Around, NamedWrite, Policy, decide, fixed_part, is_inside, named_writes};
-use crate::trail::Trails;
+use crate::symlinks::Symlinks;
 
 /// Private files that a call names to read them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl SandboxMaker {
 
     /// Whether settings or rules let commands write a path anyway.
     fn can_write(&self, policy: &Policy, write: &NamedWrite) -> bool {
-        let trails = Trails::on_disk();
+        let trails = Symlinks::on_disk();
         let listed = self.settings.writable.iter().any(|folder| write.path.starts_with(trails.place(folder)));
         let touches = vec![Touch { path: write.path.clone(), access: Access::Write }];
         let intent = Intent { touches, ..Intent::titled("") };
@@ -104,7 +104,7 @@ impl SandboxMaker {
 
     /// The private files that a call names to read them. Those that are worked in are none.
     pub fn named_secrets(&self, seen: &Intent, around: &Around) -> NamedSecrets {
-        let trails = Trails::on_disk();
+        let trails = Symlinks::on_disk();
         let hidden: Vec<Utf8PathBuf> = self.settings.hidden.iter().map(|path| trails.place(path)).collect();
         let own = self.settings.own.as_ref().map(|own| trails.place(&own.folder));
         let commands = seen.shell.iter().flat_map(|text| &text.commands);

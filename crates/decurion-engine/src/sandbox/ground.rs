@@ -11,7 +11,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 
 use crate::footprint::{self, Stamp, stamp_after};
-use crate::trail::{Disk, Entry, Ground, Trails};
+use crate::symlinks::{Disk, Entry, Ground, Symlinks};
 
 /// More names than this are not remembered.
 const MOST_NAMES: usize = 20_000;
@@ -99,7 +99,7 @@ impl KeptGround {
 
     /// Where the paths of a list lead, of those that exist. A list that was asked for before costs one look at each of the
     /// folders that tell the answer.
-    pub fn places(&self, list: &[Utf8PathBuf], trails: &Trails) -> Arc<[Utf8PathBuf]> {
+    pub fn places(&self, list: &[Utf8PathBuf], trails: &Symlinks) -> Arc<[Utf8PathBuf]> {
         if let Some(places) = self.memory().kept(list) {
             return places;
         }
@@ -347,7 +347,7 @@ mod tests {
                 .for_each(|path| touch(path.as_std_path(), time));
             let look = || {
                 ground.begin();
-                let trails = Trails::over(Arc::clone(&ground) as Arc<dyn Ground>);
+                let trails = Symlinks::over(Arc::clone(&ground) as Arc<dyn Ground>);
                 ground.places(&list, &trails).to_vec()
             };
             let first = look();
@@ -374,7 +374,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
         let ground = Arc::new(KeptGround::default());
-        let trails = Trails::over(Arc::clone(&ground) as Arc<dyn Ground>);
+        let trails = Symlinks::over(Arc::clone(&ground) as Arc<dyn Ground>);
         ground.begin();
         ground.places(&[root.join("key")], &trails);
         assert!(ground.memory().kept.is_empty());

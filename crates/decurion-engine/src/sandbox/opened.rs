@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::{Collected, SandboxMaker};
 use crate::permission::{Around, NamedWrite, Policy, decide, is_protected};
-use crate::trail::Trails;
+use crate::symlinks::Symlinks;
 
 /// Of these a command has its own.
 const OWN: [&str; 3] = ["/proc", "/dev", "/sys"];
@@ -44,7 +44,7 @@ impl SandboxMaker {
     pub fn make_named_files(&self, named: &[NamedWrite], policy: &Policy, seen: &Intent) -> Vec<NewFile> {
         let text = seen.shell.as_ref().filter(|text| policy.mode != Mode::Plan && is_plain(text));
         let Some(text) = text else { return Vec::new() };
-        let trails = Trails::on_disk();
+        let trails = Symlinks::on_disk();
         let may_make = |path: &Utf8Path| {
             let is_absent =
                 path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
@@ -65,7 +65,7 @@ impl SandboxMaker {
     }
 
     /// Whether a path is always hidden, or a command has its own there.
-    fn is_out_of_reach(&self, trails: &Trails, place: &Utf8Path) -> bool {
+    fn is_out_of_reach(&self, trails: &Symlinks, place: &Utf8Path) -> bool {
         let hidden = self.settings.hidden.iter().any(|hidden| place.starts_with(trails.place(hidden)));
         hidden || OWN.iter().any(|folder| place.starts_with(folder))
     }

@@ -10,7 +10,7 @@ use decurion_exec::Sandbox;
 use decurion_protocol::Access;
 use decurion_protocol::intent::{ShellCommand, ShellIntent};
 
-use crate::trail::Trails;
+use crate::symlinks::Symlinks;
 
 /// Variables that name folders or files with code that programs run.
 const NAMING_CODE: [&str; 8] =
@@ -30,7 +30,7 @@ pub(super) struct Programs<'a> {
     pub usual: Sandbox,
     /// Further folders in which commands of the session work.
     pub worked_in: Vec<PathBuf>,
-    pub trails: &'a Trails,
+    pub trails: &'a Symlinks,
 }
 
 impl Programs<'_> {

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::first_of;
 use crate::permission::{Policy, decide, normal};
-use crate::trail::Trails;
+use crate::symlinks::Symlinks;
 
 /// What a sandbox kept a command from, as far as can be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -279,7 +279,7 @@ pub(super) fn first_sign(text: &str) -> Option<Refusal> {
 /// Where a path leads, without `.` and `..` in it.
 fn place_of(path: &Utf8Path) -> Utf8PathBuf {
     // What leads through no link is given back as it is.
-    normal(&Trails::on_disk().place(&path.components().collect::<Utf8PathBuf>()))
+    normal(&Symlinks::on_disk().place(&path.components().collect::<Utf8PathBuf>()))
 }
 
 fn lines_with_paths(text: &str) -> impl Iterator<Item = (&str, RefusalKind)> {
@@ -370,13 +370,13 @@ impl Bounds<'_> {
 
     /// The entry of the list of what is always hidden that a place is in.
     fn hidden_entry(&self, place: &Utf8Path) -> Option<&Utf8PathBuf> {
-        let trails = Trails::on_disk();
+        let trails = Symlinks::on_disk();
         self.always_hidden.iter().find(|path| place.starts_with(trails.place(path)))
     }
 
     /// Whether a place is Decurion's own.
     fn is_own(&self, place: &Utf8Path) -> bool {
-        self.own.is_some_and(|own| place.starts_with(Trails::on_disk().place(own)))
+        self.own.is_some_and(|own| place.starts_with(Symlinks::on_disk().place(own)))
     }
 
     /// Finds out why something was refused, and what the command would need, if a person can give it. Of several paths

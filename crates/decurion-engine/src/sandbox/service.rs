@@ -27,7 +27,7 @@ use super::{Compiled, SandboxError, SandboxMaker};
 use crate::audit::Witness;
 use crate::permission::{Around, Policy};
 use crate::ports::Redact;
-use crate::trail::Trails;
+use crate::symlinks::Symlinks;
 
 /// Folders for temporary files: a private one covers them as a whole, so that they are never shown as a whole.
 const TEMPORARY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
@@ -136,7 +136,7 @@ impl ServiceSandbox {
     }
 
     fn compile(&self, service: &Service<'_>, environment: &Variables) -> Result<Compiled, SandboxError> {
-        let around = Around { trails: Trails::on_disk(), ..self.around.clone() };
+        let around = Around { trails: Symlinks::on_disk(), ..self.around.clone() };
         let directories = around.directories.iter().cloned().chain(service.worktree.map(Into::into));
         let around = Around { directories: directories.collect(), ..around };
         // Hooks and servers work whatever the mode is.

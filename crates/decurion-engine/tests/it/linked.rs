@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_engine::permission::{Around, Checkouts, Policy, add_real_paths, decide, suggest};
-use decurion_engine::trail::{Entry, Kind, Trails};
+use decurion_engine::symlinks::{Entry, Kind, Symlinks};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     Access, Answer, Block, Command, Decision, Event, Intent, Mode, Place as _, Rule, RuleSet, Verdict,
@@ -67,7 +67,7 @@ impl Land {
             checkout: None,
             user_files: std::sync::Arc::default(),
             checkouts: Checkouts::default(),
-            trails: Trails::on_disk(),
+            trails: Symlinks::on_disk(),
         }
     }
 
@@ -297,7 +297,7 @@ fn a_link_that_appears_later_is_seen() {
 #[test]
 fn too_much_to_look_at_is_asked_about() {
     struct Endless;
-    impl decurion_engine::trail::Ground for Endless {
+    impl decurion_engine::symlinks::Ground for Endless {
         fn link(&self, _path: &std::path::Path) -> Option<std::path::PathBuf> {
             None
         }
@@ -309,7 +309,7 @@ fn too_much_to_look_at_is_asked_about() {
         }
     }
     let land = Land::new();
-    let around = Around { trails: Trails::over(Arc::new(Endless)), ..land.around("W", &[]) };
+    let around = Around { trails: Symlinks::over(Arc::new(Endless)), ..land.around("W", &[]) };
     let decided = |call| land.decide(&around, Mode::Default, RuleSet::default(), call).verdict;
     assert_eq!(decided("Bash cat *"), Verdict::Ask);
     assert_eq!(decided("Bash grep -R x ."), Verdict::Ask);
@@ -321,7 +321,7 @@ fn too_much_to_look_at_is_asked_about() {
 #[test]
 fn patterns_of_one_text_share_how_much_is_looked_at() {
     struct Wide(std::sync::atomic::AtomicUsize);
-    impl decurion_engine::trail::Ground for Wide {
+    impl decurion_engine::symlinks::Ground for Wide {
         fn link(&self, _path: &std::path::Path) -> Option<std::path::PathBuf> {
             None
         }
@@ -337,7 +337,7 @@ fn patterns_of_one_text_share_how_much_is_looked_at() {
     let land = Land::new();
     let ground = Arc::new(Wide(0.into()));
     let decided = |call: &str| {
-        let trails = Trails::over(Arc::clone(&ground) as Arc<dyn decurion_engine::trail::Ground>);
+        let trails = Symlinks::over(Arc::clone(&ground) as Arc<dyn decurion_engine::symlinks::Ground>);
         let around = Around { trails, ..land.around("W", &[]) };
         land.decide(&around, Mode::Default, RuleSet::default(), call).verdict
     };

@@ -7,7 +7,7 @@ use decurion_engine::permission::rows::{Ground, RowError, answer};
 use decurion_engine::permission::{
     Around, Checkouts, Confinement, Policy, Walls, decide, effective_mode, suggest,
 };
-use decurion_engine::trail::Trails;
+use decurion_engine::symlinks::Symlinks;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Profile, Rule, RuleSet, Verdict};
 use decurion_tools::{Surroundings, bash};
@@ -19,7 +19,7 @@ const ROWS: &str = include_str!("permission_rows.jsonl");
 const COMMON: &str = include_str!("common_commands.txt");
 
 fn decided(row: &Value) -> Result<Decision, RowError> {
-    let ground = Ground { trails: &Trails::default(), home: None, walls: Walls::Absent, here: None };
+    let ground = Ground { trails: &Symlinks::default(), home: None, walls: Walls::Absent, here: None };
     answer(row.to_string().as_bytes(), &ground).map(|answered| answered.decision)
 }
 
@@ -42,7 +42,7 @@ fn what_is_not_what_was_approved_is_asked_about_whatever_allows_it() {
         checkout: None,
         user_files: std::sync::Arc::default(),
         checkouts: Checkouts::default(),
-        trails: Trails::default(),
+        trails: Symlinks::default(),
     };
     let mut intent = Intent::titled("MCP x echo");
     intent.doubt = Some("this tool has changed".to_owned());
@@ -261,7 +261,7 @@ fn a_checkout_below_our_own_folder_is_not_protected_from_whoever_works_in_it() {
         checkout: Some(Confinement::new(own.into(), Vec::new())),
         user_files: std::sync::Arc::default(),
         checkouts: Checkouts::default(),
-        trails: Trails::default(),
+        trails: Symlinks::default(),
     };
     let bash = Rule::parse("Bash", Default::default()).unwrap();
     let set = RuleSet { allow: vec![bash], ..RuleSet::default() };
@@ -342,7 +342,7 @@ fn whoever_starts_in_a_worktree_may_write_in_it_and_in_no_folder_of_ours_otherwi
             checkout: None,
             user_files: std::sync::Arc::default(),
             checkouts: Checkouts::default(),
-            trails: Trails::default(),
+            trails: Symlinks::default(),
         };
         let policy = Policy::new(Mode::AcceptEdits, RuleSet::default().into(), around);
         let intent = Intent::titled("").touching(path, Access::Write);
@@ -361,7 +361,7 @@ fn offered_rules_allow_the_call_and_never_an_interpreter() {
         checkout: None,
         user_files: std::sync::Arc::default(),
         checkouts: Checkouts::default(),
-        trails: Trails::default(),
+        trails: Symlinks::default(),
     };
     let surroundings = Surroundings { cwd: "/w".into(), home: None, directories: Vec::new() };
     let offer = |command: &str| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use decurion_config::{FlagSettings, LoadRequest, Loaded, Plugins, rules};
 use decurion_engine::agent_tools;
 use decurion_engine::permission::{self, Around, Checkouts, Policy};
-use decurion_engine::trail::Trails;
+use decurion_engine::symlinks::Symlinks;
 use decurion_engine::{Definitions as _, Models as _};
 use decurion_protocol::{
     AgentDefinition, Intent, Limits, Mode, OpenSession, Persistence, Place, RuleSet, Start, Verdict,
@@ -150,7 +150,7 @@ fn may_begin(loaded: &Loaded, input: &Value, intent: &Intent) -> Result<(), Stri
         user_files: std::sync::Arc::default(),
         checkout: None,
         checkouts: Checkouts::default(),
-        trails: Trails::default(),
+        trails: Symlinks::default(),
     };
     let policy = Policy::new(Mode::BypassPermissions, Arc::new(rules), around);
     let decision = permission::decide(&policy, "Agent", input, intent);

@@ -14,7 +14,7 @@ use crate::journal::Who;
 use crate::notice;
 use crate::ports::new_line;
 use crate::run_handle::RunHandle;
-use crate::session::Owner;
+use crate::session::actor::SessionActor;
 use crate::session_port::MayEnd;
 use crate::task::Row;
 
@@ -24,7 +24,7 @@ const MOST_NOTICE: usize = 100_000;
 /// Where the rest of a report is.
 const IN_FILE: &str = "all of it is at the end of the output file";
 
-impl Owner {
+impl SessionActor {
     /// The flag that says that there is something to tell an agent.
     pub fn told(&mut self, agent: Option<AgentId>) -> Arc<AtomicBool> {
         Arc::clone(self.tree.told.entry(agent).or_default())

@@ -8,7 +8,7 @@ use decurion_protocol::{AgentDefinition, AgentSource, CallId, Message, Mode, Too
 use serde_json::json;
 
 use crate::context::Prefix;
-use crate::spawn::Entry;
+use crate::session::run_task::Entry;
 
 /// The type that makes a fork.
 pub const NAME: &str = "fork";

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::bounds;
 use crate::prompt;
-use crate::session::Owner;
+use crate::session::actor::SessionActor;
 use crate::session_port::{Leaving, Place, Relocation};
 use crate::task::Row;
 use crate::worktree::{AskerRules, Left, Made, Released, Verdict, Wanted, Worktrees};
@@ -31,7 +31,7 @@ pub enum Relocating {
     Done(Option<String>),
 }
 
-impl Owner {
+impl SessionActor {
     /// Begins to go where the root wants to.
     pub(super) fn relocate(&mut self, relocation: Relocation, answer: Answer) {
         let begun = match relocation {

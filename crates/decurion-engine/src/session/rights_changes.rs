@@ -173,7 +173,7 @@ impl Change {
 
 /// What a record says was changed, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Permits {
+pub struct RightsChanges {
     /// The mode, where that was changed.
     pub mode: Option<Mode>,
     /// The mode before the session began to plan, where that is known.
@@ -181,7 +181,7 @@ pub struct Permits {
     changes: Vec<(PermissionUpdate, Option<AgentId>)>,
 }
 
-impl Permits {
+impl RightsChanges {
     /// Takes note of an event.
     pub fn take(&mut self, event: &Event) {
         match event {

@@ -1,18 +1,18 @@
 //! The tree of agents below a session's root. Wishes of runs come in; children are decided, begun, queued,
 //! taken up again, told of each other and ended here, all by the session's one task.
 
-mod again;
 mod begin;
+mod deliver;
+mod delivery_policy;
 mod end;
-mod hearing;
-mod hold;
+mod pause;
 mod plan;
 pub mod prepare;
 mod rebudget;
 pub mod relocate;
 pub mod requests;
-mod tell;
-mod typed;
+mod revive;
+mod shell_lines;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -31,14 +31,14 @@ use crate::budget::AccountId;
 use crate::context::Context;
 use crate::foreground::ForegroundShells;
 use crate::journal::Who;
-use crate::kit::Kit;
-use crate::listing;
 use crate::permission::Grant;
 use crate::ports::Model;
 use crate::run_handle::{ModeStep, RunControl, RunHandle};
-use crate::session::{Changing, Owner};
+use crate::session::actor::{Changing, SessionActor};
+use crate::session::listing;
+use crate::session::resources::Resources;
+use crate::session::run_task::{Carried, Said};
 use crate::session_port::{BackgroundShell, Looked, MayEnd, Sent};
-use crate::spawn::{Carried, Said};
 use crate::task::{Row, TaskTable};
 
 pub use begin::apart;
@@ -64,9 +64,9 @@ pub struct Tree {
     /// Agents that were held, may go on and wait for a place.
     returning: VecDeque<TaskId>,
     /// Agents that were held with all below them: what they still begin is held too.
-    held_trees: HashSet<TaskId>,
+    paused_trees: HashSet<TaskId>,
     /// Agents that were held when the process before this one died.
-    held_before: HashSet<TaskId>,
+    paused_before: HashSet<TaskId>,
     /// Endings that a waiting call was given, and whose.
     handed: Vec<(Delivery, Option<AgentId>)>,
     /// Questions of an earlier process that nobody has answered, by who asks and for which call.
@@ -125,12 +125,12 @@ struct Launch {
     said: Said,
     /// What an earlier run left.
     carried: Carried,
-    kit: Kit,
+    resources: Resources,
     /// Whether its agent has not worked before.
     first: bool,
 }
 
-impl Owner {
+impl SessionActor {
     /// Does what a run asks for. A run that is gone hears no answer.
     pub async fn grant(&mut self, request: SessionRequest) {
         match request {
@@ -140,7 +140,7 @@ impl Owner {
                 let _ = reply.send(changed.map(drop));
             }
             SessionRequest::Spawn(spawning, reply) => self.wanted(*spawning, reply).await,
-            SessionRequest::Prepared(draft, kit, reply) => self.was_prepared(*draft, kit, reply).await,
+            SessionRequest::Prepared(draft, resources, reply) => self.was_prepared(*draft, resources, reply).await,
             SessionRequest::Abandoned => self.was_abandoned().await,
             SessionRequest::EndBelow(agent, reply) => self.end_below(&agent, reply),
             SessionRequest::OpenShell(shell, reply) => drop(reply.send(self.open_background(shell).await)),

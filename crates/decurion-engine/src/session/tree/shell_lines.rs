@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::call;
 use crate::ports::new_line;
-use crate::session::Owner;
+use crate::session::actor::SessionActor;
 
 use super::requests::SessionRequest;
 
@@ -24,7 +24,7 @@ const MOST_TYPED: usize = 16;
 const UNSEEN: &str =
     "outcome unknown: Decurion was killed while this command ran. It may have done part of its work";
 
-impl Owner {
+impl SessionActor {
     /// Begins a command; gives the id that it is known by.
     pub async fn run_typed(&mut self, command: String) -> Result<CallId, String> {
         if command.trim().is_empty() || command.contains('\0') {

@@ -12,13 +12,13 @@ use crate::context::Context;
 use crate::journal::{Journal, Who};
 use crate::mcp::OwnServers;
 use crate::run_handle::RunHandle;
-use crate::spawn::Left;
+use crate::session::run_task::Left;
 use crate::task::{KeptWorktree, REMOVED};
 use crate::worktree::{Made, Released, Worktrees};
 
 /// What one run of an agent carries.
 #[derive(Default)]
-pub struct Kit {
+pub struct Resources {
     /// The steps of its start so far.
     started: Vec<Step<StartStep>>,
     /// The checkout of its own that it works in.
@@ -58,7 +58,7 @@ pub struct Rest {
     pub worktree: Option<KeptWorktree>,
 }
 
-impl Kit {
+impl Resources {
     /// A step of the start was taken.
     pub fn took(&mut self, step: StartStep) {
         self.started.push(Step::plain(step));

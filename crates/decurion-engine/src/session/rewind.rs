@@ -15,10 +15,10 @@ use decurion_tools::restore::{Held, TRACKED, line_counts};
 use decurion_tools::{PathRules, Surroundings};
 
 use crate::checkpoint::{Keeper, MOST_KEPT};
-use crate::inspect::held;
 use crate::journal::{Journal, Who};
 use crate::permission::Policy;
 use crate::rules::OpenRules;
+use crate::session::inspect::held;
 
 /// What is wanted, and what is needed for it.
 pub struct Rewind {

@@ -6,10 +6,10 @@ use std::sync::PoisonError;
 use decurion_protocol::{AgentId, Event, Limits, TaskId};
 
 use crate::budget::{AccountId, Left};
-use crate::session::Owner;
-use crate::spec;
+use crate::session::actor::SessionActor;
+use crate::session::spec;
 
-impl Owner {
+impl SessionActor {
     /// Changes an agent's limits: what is given replaces what held, the rest stays. One that has ended has them when it
     /// goes on.
     pub async fn rebudget(&mut self, task: &TaskId, wanted: &Limits) -> Result<Limits, String> {

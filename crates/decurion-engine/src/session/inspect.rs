@@ -16,13 +16,13 @@ use crate::context::{Context, estimate};
 use crate::git;
 use crate::mcp::{self, SessionServers};
 use crate::run::refold_root;
-use crate::session::{Owner, Session};
+use crate::session::actor::{Session, SessionActor};
 use crate::skill;
 
 /// How much of an output's end is shown.
 const OUTPUT_END: usize = 8 << 10;
 
-impl Owner {
+impl SessionActor {
     /// Replies with what is asked for, now or as soon as it is read.
     pub fn inspect(&mut self, id: RequestId, what: Inspected) {
         match what {

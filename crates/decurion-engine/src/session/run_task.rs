@@ -20,13 +20,13 @@ use crate::attach::{ATTACHMENT, Attached, attach};
 use crate::call::{self, Bench, Call};
 use crate::calls::bench;
 use crate::context::{Context, OpenCall};
-use crate::hooked::Hooked;
 use crate::journal::JournalLost;
-use crate::kit::Kit;
 use crate::ports::new_line;
 use crate::prompt;
 use crate::run::{Progress, Stop, record, refold, run, tell_about};
 use crate::run_handle::RunHandle;
+use crate::run_hooks::RunHooks;
+use crate::session::resources::Resources;
 use crate::skill::{
     self,
     slash::{self, Typed},
@@ -127,7 +127,7 @@ impl Left {
 /// Lives a run to its last record.
 pub async fn live(
     living: &RunHandle,
-    kit: &mut Kit,
+    resources: &mut Resources,
     context: Context,
     beginning: Beginning,
     carried: Carried,
@@ -140,8 +140,8 @@ pub async fn live(
     let outcome = match beginning {
         // One that was stopped before it began needs nothing any more.
         Beginning::Opened { .. } if living.cancel.is_cancelled() => Attempt::Broken(killed(living)),
-        Beginning::Opened { first } => match kit.take_up().await {
-            Ok(()) => attempt(living, kit, &mut progress, carried, (first, began)).await,
+        Beginning::Opened { first } => match resources.take_up().await {
+            Ok(()) => attempt(living, resources, &mut progress, carried, (first, began)).await,
             Err(error) => Attempt::Ended(Outcome::Failed { error }),
         },
         // Hooks, and the commands and questions of a typed skill, may take long.
@@ -150,7 +150,7 @@ pub async fn live(
             let begun = living.cancel.run_until_cancelled(beginning).await;
             match begun {
                 None => Attempt::Broken(killed(living)),
-                Some(Ok(None)) => attempt(living, kit, &mut progress, carried, (false, began)).await,
+                Some(Ok(None)) => attempt(living, resources, &mut progress, carried, (false, began)).await,
                 Some(Ok(Some(Refused::ByHook(reason)))) => {
                     let report = format!("The prompt was not let through by a hook: {reason}");
                     Attempt::Ended(Outcome::Completed { report, limit: None })
@@ -204,7 +204,7 @@ enum Attempt {
 
 async fn attempt(
     living: &RunHandle,
-    kit: &mut Kit,
+    resources: &mut Resources,
     progress: &mut Progress,
     carried: Carried,
     (first, began): (bool, Duration),
@@ -213,7 +213,7 @@ async fn attempt(
     let has_time = most.is_none_or(|most| most > carried.time) || !carried.calls.is_empty();
     let work = async {
         if living.spec.agent.is_some() {
-            ready(living, kit, progress, first).await?;
+            ready(living, resources, progress, first).await?;
         }
         run(living, progress, carried.calls).await
     };
@@ -250,13 +250,13 @@ async fn time_is_up(living: &RunHandle, before: Duration, began: Duration) {
 /// The last steps of an agent's start.
 async fn ready(
     living: &RunHandle,
-    kit: &mut Kit,
+    resources: &mut Resources,
     progress: &mut Progress,
     first: bool,
 ) -> Result<(), JournalLost> {
-    match kit.servers.names() {
-        Some(names) => kit.noted(StartStep::Servers, names),
-        None => kit.took(StartStep::Servers),
+    match resources.servers.names() {
+        Some(names) => resources.noted(StartStep::Servers, names),
+        None => resources.took(StartStep::Servers),
     }
     let mut events = Vec::new();
     if first {
@@ -266,24 +266,24 @@ async fn ready(
             say(blocks, Origin::Note("hook".to_owned()), &progress.context, &mut events);
         }
         match ran {
-            0 => kit.took(StartStep::StartHooks),
+            0 => resources.took(StartStep::StartHooks),
             // On record, so that they are not told twice of one start.
-            ran => kit.noted(StartStep::StartHooks, format!("{ran} told")),
+            ran => resources.noted(StartStep::StartHooks, format!("{ran} told")),
         }
     }
-    kit.took(StartStep::OwnHooks);
+    resources.took(StartStep::OwnHooks);
     match preload(living, &progress.context, first, &mut events) {
-        Some(note) => kit.noted(StartStep::Skills, note),
-        None => kit.took(StartStep::Skills),
+        Some(note) => resources.noted(StartStep::Skills, note),
+        None => resources.took(StartStep::Skills),
     }
     // In one write: after a crash both were told or neither was.
     if !events.is_empty() {
         record(living, progress, events).await?;
     }
     for step in [StartStep::Context, StartStep::Request] {
-        kit.took(step);
+        resources.took(step);
     }
-    kit.tell_start(&living.journal, &living.who).await;
+    resources.tell_start(&living.journal, &living.who).await;
     Ok(())
 }
 
@@ -310,7 +310,7 @@ fn preload(living: &RunHandle, context: &Context, first: bool, events: &mut Vec<
 
 /// What the hooks of an agent's start tell its model, and how many there were.
 async fn agent_hooks(living: &RunHandle) -> (Vec<String>, usize) {
-    let hooked = Hooked { run: living };
+    let hooked = RunHooks { run: living };
     let result = hooked.agent_start().await;
     (result.additional_context, result.reports.len())
 }
@@ -364,7 +364,7 @@ async fn root_hooks(
     starts: &'static str,
     prompt: &[Block],
 ) -> (Vec<String>, Option<Refused>) {
-    let hooked = Hooked { run: living };
+    let hooked = RunHooks { run: living };
     let mut told = Vec::new();
     if !starts.is_empty() {
         told.extend(hooked.session_start(starts).await.additional_context);

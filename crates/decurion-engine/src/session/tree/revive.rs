@@ -17,16 +17,16 @@ use decurion_store::{Lease, LeaseState};
 use crate::child::{AgentInput, BackgroundChoice};
 use crate::context::Context;
 use crate::journal::Who;
-use crate::kit::Kit;
 use crate::mcp::OwnServers;
 use crate::permission::denied_type;
 use crate::ports::{Model, new_run};
 use crate::run::belongs;
 use crate::run_handle::{ModeStep, RunHandle};
-use crate::session::Owner;
+use crate::session::actor::SessionActor;
+use crate::session::resources::Resources;
+use crate::session::run_task::{Carried, LastReply, Said};
+use crate::session::spec;
 use crate::session_port::{Spawned, Spawning};
-use crate::spawn::{Carried, LastReply, Said};
-use crate::spec;
 use crate::task::{Row, TaskTable};
 use crate::worktree::{Made, WorktreeError, Worktrees};
 
@@ -38,7 +38,7 @@ use super::{Child, Family, Launch};
 /// Who ended what was begun in a part of the conversation that is no part of it any more.
 const GOES_ON_EARLIER: &str = "the session, which goes on from before it was begun";
 
-impl Owner {
+impl SessionActor {
     /// `resume`: an earlier agent goes on with a new prompt; one that still works is told it.
     pub(super) async fn resume(
         &mut self,
@@ -168,15 +168,15 @@ impl Owner {
         let family = self.family(&record);
         spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
         self.check_price(&model, family.account)?;
-        let kit = self.kit_again(&spec, agent)?;
-        let outfit = self.old_outfit(&old, head, &model, &kit.servers);
+        let resources = self.resources_again(&spec, agent)?;
+        let outfit = self.old_outfit(&old, head, &model, &resources.servers);
         let control = self.child_run(spec, model, &outfit, family);
         let said = Said { prompt, ..Said::default() };
         let by = self.who.clone();
-        let launch = Launch { control, context, said, carried, kit: Kit::default(), first };
+        let launch = Launch { control, context, said, carried, resources: Resources::default(), first };
         self.mark_told(Some(agent));
         let child = Child { launch, record, remarks: Vec::new(), shared: None };
-        self.open_agent(&by, child, kit).await
+        self.open_agent(&by, child, resources).await
     }
 
     /// Of the directories that an agent had, those in what the session has now: rights only shrink going down.
@@ -191,35 +191,35 @@ impl Owner {
 
     /// What an agent that goes on carries again. Its checkout is taken up by its own task, since git may take
     /// long; there is no other to work in.
-    fn kit_again(&self, spec: &RunSpec, agent: &AgentId) -> Result<Kit, String> {
-        let mut kit = self.worktree_again(spec)?;
+    fn resources_again(&self, spec: &RunSpec, agent: &AgentId) -> Result<Resources, String> {
+        let mut resources = self.worktree_again(spec)?;
         if let Some(servers) = &self.session.servers {
             // Tools that it had from servers of an agent above it too: that one may be gone by now.
             let line = self.line(&agent.clone().into());
             let own = &agent.clone().into();
             let above = line.iter().filter(|row| row.record.task != *own);
             let above = above.filter_map(|row| row.spec.as_ref()).map(|spec| &*spec.definition);
-            kit.servers = servers.desk().lease_again(above, &spec.definition, &spec.tools, agent);
+            resources.servers = servers.desk().lease_again(above, &spec.definition, &spec.tools, agent);
         }
-        Ok(kit)
+        Ok(resources)
     }
 
-    fn worktree_again(&self, spec: &RunSpec) -> Result<Kit, String> {
-        let mut kit = Kit::default();
-        let Some(worktree) = spec.worktree.as_deref() else { return Ok(kit) };
+    fn worktree_again(&self, spec: &RunSpec) -> Result<Resources, String> {
+        let mut resources = Resources::default();
+        let Some(worktree) = spec.worktree.as_deref() else { return Ok(resources) };
         if !is_own(spec) {
             // That of an agent above it, which takes it up and gives it back, or one that the session was in.
             self.is_free(worktree)?;
             return if worktree.path.is_dir() {
-                Ok(kit)
+                Ok(resources)
             } else {
                 Err(WorktreeError::Gone(worktree.path.clone()).to_string())
             };
         }
         let trees = self.worktrees()?;
         let made = Made { worktree: worktree.clone(), cwd: spec.cwd.clone(), found: true, without: false };
-        kit.work_again_in(trees, made, self.session.id);
-        Ok(kit)
+        resources.work_again_in(trees, made, self.session.id);
+        Ok(resources)
     }
 
     /// A checkout that the session has left may be another's by now.
@@ -513,7 +513,7 @@ impl Owner {
         let mut alive: Vec<TaskRecord> =
             self.tree.tasks.rows().filter(|row| row.is_alive()).map(|row| row.record.clone()).collect();
         let held = |row: &&Row| matches!(row.state(), TaskState::Paused { .. });
-        self.tree.held_before =
+        self.tree.paused_before =
             self.tree.tasks.rows().filter(held).map(|row| row.record.task.clone()).collect();
         // Whoever began something first: its account is the one above, and what it began ends with it.
         alive.sort_by_key(|record| record.depth);

@@ -18,8 +18,8 @@ use decurion_store::{
 use crate::branch::{Branches, Part, Search};
 use crate::context::Context;
 use crate::journal::Durability;
-use crate::permits::Permits;
 use crate::ports::{Models, Parts, new_run};
+use crate::session::rights_changes::RightsChanges;
 use crate::task::TaskTable;
 
 /// A session whose files are open.
@@ -53,7 +53,7 @@ pub struct Folded {
     /// Where the session works again once it leaves the checkout that it entered.
     pub before: Option<Utf8PathBuf>,
     /// What was changed of what may be done.
-    pub permits: Permits,
+    pub permits: RightsChanges,
     /// The prompt that the root was at work on when its process died, if it was.
     pub unanswered: Option<(LineId, Vec<Block>)>,
     /// Prompts that were accepted and not begun, in order.
@@ -83,7 +83,7 @@ impl Folded {
             parked: HashMap::new(),
             lines: HashSet::new(),
             before: None,
-            permits: Permits::default(),
+            permits: RightsChanges::default(),
             unanswered: None,
             queued: Vec::new(),
             branches: Branches::default(),

@@ -11,16 +11,16 @@ use decurion_protocol::{
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::kit::Kit;
 use crate::ports::Ask;
 use crate::run_handle::RunHandle;
+use crate::session::resources::Resources;
+use crate::session::tree::prepare::Draft;
+use crate::session::tree::relocate::Relocating;
 use crate::session_port::{
     BackgroundShell, Looked, MayEnd, Place, Planned, Planning, Relocation, Sent, SessionPort, Spawned,
     Spawning,
 };
 use crate::task::Ending;
-use crate::tree::prepare::Draft;
-use crate::tree::relocate::Relocating;
 
 /// Where the answer to a request goes.
 pub type Reply<T> = oneshot::Sender<T>;
@@ -31,7 +31,7 @@ pub enum SessionRequest {
     Permit(Option<AgentId>, Vec<PermissionUpdate>, Reply<Result<(), String>>),
     Spawn(Box<Spawning>, Reply<Result<Spawned, String>>),
     /// An agent that was decided has the resources that it needs to begin, or why it cannot have them.
-    Prepared(Box<Draft>, Result<Kit, String>, Reply<Result<Spawned, String>>),
+    Prepared(Box<Draft>, Result<Resources, String>, Reply<Result<Spawned, String>>),
     /// The resources of an agent that does not begin are released.
     Abandoned,
     EndBelow(AgentId, Reply<Vec<String>>),

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use decurion_protocol::choice::EXIT_PLAN;
 use decurion_protocol::{Event, Mode};
 
-use crate::session::Owner;
+use crate::prompt;
+use crate::session::actor::SessionActor;
+use crate::session::spec;
 use crate::session_port::{Planned, Planning};
-use crate::{prompt, spec};
 
-impl Owner {
+impl SessionActor {
     /// Begins or ends planning. The error is for the model.
     pub(super) async fn plan(&mut self, planning: Planning) -> Result<Planned, String> {
         let now = self.rights.borrow().mode;

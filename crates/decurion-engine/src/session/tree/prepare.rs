@@ -14,10 +14,10 @@ use tokio::sync::oneshot;
 use crate::approval::Rights;
 use crate::bounds;
 use crate::child::{self, Isolation};
-use crate::kit::Kit;
 use crate::mcp::{ServerDesk, SessionServers};
 use crate::ports::Model;
-use crate::session::Owner;
+use crate::session::actor::SessionActor;
+use crate::session::resources::Resources;
 use crate::session_port::{Spawned, Spawning};
 use crate::worktree::{AskerRules, Wanted, Worktrees};
 
@@ -59,7 +59,7 @@ struct Needs {
 
 impl Needs {
     /// What this child needs; none where it can begin at once.
-    fn of(draft: &Draft, owner: &Owner) -> Option<Self> {
+    fn of(draft: &Draft, owner: &SessionActor) -> Option<Self> {
         let has_own = ServerDesk::has_own(&draft.definition);
         let servers = owner.session.servers.as_ref().filter(|_| has_own).map(SessionServers::desk);
         let worktree = child::isolation(&draft.spawning.input, &draft.definition).map(|isolation| {
@@ -85,20 +85,25 @@ impl Needs {
     }
 
     /// Acquires it, in the order of an agent's start.
-    async fn acquire(self, draft: &Draft, mut kit: Kit, answer: &mut Answer) -> Result<Kit, String> {
+    async fn acquire(
+        self,
+        draft: &Draft,
+        mut resources: Resources,
+        answer: &mut Answer,
+    ) -> Result<Resources, String> {
         if let Some((wanted, trees)) = self.worktree {
             let trees = trees?;
             let made =
                 trees.make(&wanted).await.map_err(|error| format!("The agent was not begun: {error}"))?;
-            kit.noted(StartStep::Worktree, format!("{} from {}", made.worktree.path, made.worktree.base));
-            kit.work_in(trees, made);
+            resources.noted(StartStep::Worktree, format!("{} from {}", made.worktree.path, made.worktree.base));
+            resources.work_in(trees, made);
         }
         if let Some(desk) = self.servers {
-            kit.servers = desk.lease(&draft.definition, &draft.agent);
+            resources.servers = desk.lease(&draft.definition, &draft.agent);
             // Whoever asked is stopped with the session: nobody is kept by servers that hang.
-            desk.settle(&mut kit.servers, answer.closed()).await;
+            desk.settle(&mut resources.servers, answer.closed()).await;
         }
-        Ok(kit)
+        Ok(resources)
     }
 }
 
@@ -111,7 +116,7 @@ fn rules_of(draft: &Draft, rights: &Rights) -> Arc<RuleSet> {
     rights.rules_for(&run.lineage.path, &[&run.spec.own_rules, follows, &asker, &child])
 }
 
-impl Owner {
+impl SessionActor {
     /// Begins an agent, or takes one up again; one that needs something first is begun when it has it.
     pub(super) async fn wanted(&mut self, spawning: Spawning, mut answer: Answer) {
         if let Some(id) = spawning.input.resume.clone() {
@@ -128,41 +133,46 @@ impl Owner {
             }
         };
         draft.spawning.asker.begun.fetch_add(1, Ordering::Relaxed);
-        let kit = started();
+        let resources = started();
         let Some(needs) = Needs::of(&draft, self) else {
-            return self.prepared(draft, Ok(kit), answer).await;
+            return self.prepared(draft, Ok(resources), answer).await;
         };
         self.tree.preparing += 1;
         let requests = self.requests.clone();
         tokio::spawn(async move {
             // A panic must not leave the session waiting for ever.
-            let acquired = AssertUnwindSafe(needs.acquire(&draft, kit, &mut answer)).catch_unwind().await;
-            let kit = acquired.unwrap_or_else(|_| Err(BROKEN.to_owned()));
+            let acquired = AssertUnwindSafe(needs.acquire(&draft, resources, &mut answer)).catch_unwind().await;
+            let resources = acquired.unwrap_or_else(|_| Err(BROKEN.to_owned()));
             let draft = Box::new(draft);
             // The session waits for what is being prepared before it ends, so somebody listens.
-            let _ = requests.send(SessionRequest::Prepared(draft, kit, answer)).await;
+            let _ = requests.send(SessionRequest::Prepared(draft, resources, answer)).await;
         });
     }
 
     /// A child that needed something has it, or cannot have it.
-    pub(super) async fn was_prepared(&mut self, draft: Draft, kit: Result<Kit, String>, answer: Answer) {
+    pub(super) async fn was_prepared(
+        &mut self,
+        draft: Draft,
+        resources: Result<Resources, String>,
+        answer: Answer,
+    ) {
         self.tree.preparing -= 1;
-        self.prepared(draft, kit, answer).await;
+        self.prepared(draft, resources, answer).await;
         self.begin_queued().await;
     }
 
-    async fn prepared(&mut self, draft: Draft, kit: Result<Kit, String>, answer: Answer) {
+    async fn prepared(&mut self, draft: Draft, resources: Result<Resources, String>, answer: Answer) {
         let asker = draft.spawning.asker.clone();
-        let begun = match kit {
+        let begun = match resources {
             Err(reason) => Err(reason),
             // Whoever asked was stopped meanwhile: nobody would wait for it, stop it or hear of it.
-            Ok(kit) if answer.is_closed() => {
-                self.abandon(kit);
+            Ok(resources) if answer.is_closed() => {
+                self.abandon(resources);
                 Err(String::new())
             }
-            Ok(kit) => {
+            Ok(resources) => {
                 let call = draft.spawning.call.clone();
-                let begun = self.begin_draft(draft, kit).await;
+                let begun = self.begin_draft(draft, resources).await;
                 self.send_begun_behind(&call, begun).await
             }
         };
@@ -172,29 +182,29 @@ impl Owner {
         let _ = answer.send(begun);
     }
 
-    async fn begin_draft(&mut self, mut draft: Draft, mut kit: Kit) -> Result<Spawned, String> {
+    async fn begin_draft(&mut self, mut draft: Draft, mut resources: Resources) -> Result<Spawned, String> {
         let by = draft.spawning.asker.who.clone();
         if let Some(servers) = &self.session.servers {
-            draft.remarks.append(&mut kit.servers.remarks);
-            draft.tools = servers.desk().with_own(&draft.tools, &kit.servers, &draft.definition);
+            draft.remarks.append(&mut resources.servers.remarks);
+            draft.tools = servers.desk().with_own(&draft.tools, &resources.servers, &draft.definition);
         }
-        match self.make_child(draft, kit.made()).await {
-            Ok(child) => self.open_agent(&by, child, kit).await,
+        match self.make_child(draft, resources.made()).await {
+            Ok(child) => self.open_agent(&by, child, resources).await,
             Err(reason) => {
-                self.abandon(kit);
+                self.abandon(resources);
                 Err(reason)
             }
         }
     }
 }
 
-impl Owner {
+impl SessionActor {
     /// Gives back what an agent that does not begin would have carried, while the session goes on.
-    pub(super) fn abandon(&mut self, kit: Kit) {
+    pub(super) fn abandon(&mut self, resources: Resources) {
         self.tree.preparing += 1;
         let requests = self.requests.clone();
         tokio::spawn(async move {
-            let _ = AssertUnwindSafe(kit.abandon()).catch_unwind().await;
+            let _ = AssertUnwindSafe(resources.abandon()).catch_unwind().await;
             let _ = requests.send(SessionRequest::Abandoned).await;
         });
     }
@@ -218,10 +228,10 @@ impl Owner {
 }
 
 /// What is decided already when a child is drafted.
-fn started() -> Kit {
-    let mut kit = Kit::default();
+fn started() -> Resources {
+    let mut resources = Resources::default();
     for step in [StartStep::Definition, StartStep::Model, StartStep::Id, StartStep::Tools] {
-        kit.took(step);
+        resources.took(step);
     }
-    kit
+    resources
 }

@@ -17,7 +17,7 @@ pub const MOST_BLOCKS: u32 = 5;
 
 /// A run, as far as hooks are concerned.
 #[derive(Clone, Copy)]
-pub struct Hooked<'a> {
+pub struct RunHooks<'a> {
     pub run: &'a RunHandle,
 }
 
@@ -47,7 +47,7 @@ impl Bell {
 }
 
 /// A call, as far as hooks are concerned.
-pub struct HookedCall<'a> {
+pub struct CallForHooks<'a> {
     pub tool: &'a str,
     pub input: &'a Value,
     pub id: &'a str,
@@ -57,7 +57,7 @@ pub struct HookedCall<'a> {
     pub around: Around,
 }
 
-impl<'a> Hooked<'a> {
+impl<'a> RunHooks<'a> {
     fn hooks(&self) -> &'a Hooks {
         &self.run.hooks
     }
@@ -107,7 +107,7 @@ impl<'a> Hooked<'a> {
         result
     }
 
-    async fn about_call(&self, event: HookEvent, call: &HookedCall<'_>, more: Value) -> HookResult {
+    async fn about_call(&self, event: HookEvent, call: &CallForHooks<'_>, more: Value) -> HookResult {
         if !self.hooks().wait_for(event) {
             return HookResult::default();
         }
@@ -120,12 +120,12 @@ impl<'a> Hooked<'a> {
     }
 
     /// Before a call: hooks may refuse it, ask, let it go ahead or change its input.
-    pub async fn before_call(&self, call: &HookedCall<'_>) -> HookResult {
+    pub async fn before_call(&self, call: &CallForHooks<'_>) -> HookResult {
         self.about_call(HookEvent::PreToolUse, call, Value::Null).await
     }
 
     /// Before a person is asked: hooks may answer.
-    pub async fn before_question(&self, call: &HookedCall<'_>) -> HookResult {
+    pub async fn before_question(&self, call: &CallForHooks<'_>) -> HookResult {
         let rules = suggest(call.tool, call.input, &with_names(call), &call.around);
         let more = json!({"permission_suggestions": session_updates(&rules)});
         self.about_call(HookEvent::PermissionRequest, call, more).await
@@ -156,14 +156,14 @@ impl<'a> Hooked<'a> {
     }
 
     /// After a call was refused.
-    pub async fn after_refusal(&self, call: &HookedCall<'_>, reason: &str) -> HookResult {
+    pub async fn after_refusal(&self, call: &CallForHooks<'_>, reason: &str) -> HookResult {
         self.about_call(HookEvent::PermissionDenied, call, json!({"reason": reason})).await
     }
 
     /// After a call: hooks may add to what the model reads, or replace it.
     pub async fn after_call(
         &self,
-        call: &HookedCall<'_>,
+        call: &CallForHooks<'_>,
         output: &ToolOutput,
         duration_ms: u64,
     ) -> HookResult {
@@ -262,7 +262,7 @@ fn nothing(_rule: &str) -> bool {
 }
 
 /// Whether a permission rule covers a call, read as widely as a rule that forbids.
-fn covers(rule: &str, call: &HookedCall<'_>) -> bool {
+fn covers(rule: &str, call: &CallForHooks<'_>) -> bool {
     let Ok(rule) = Rule::parse(rule, decurion_protocol::permission::RuleSource::Command) else {
         return false;
     };
@@ -272,7 +272,7 @@ fn covers(rule: &str, call: &HookedCall<'_>) -> bool {
 }
 
 /// What a call would touch, under all its names: a rule is about a place.
-fn with_names(call: &HookedCall<'_>) -> Intent {
+fn with_names(call: &CallForHooks<'_>) -> Intent {
     let mut intent = call.intent.clone();
     add_real_paths(&mut intent, &call.around.trails);
     intent

@@ -7,11 +7,11 @@ use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Event, Reply, RequestId};
 use serde_json::{Value, json};
 
-use crate::permits::{self, Keep};
 use crate::ports::Settings;
-use crate::session::Owner;
+use crate::session::actor::SessionActor;
+use crate::session::rights_changes::{self, Keep};
 
-impl Owner {
+impl SessionActor {
     /// Writes changes into settings, then answers the command that they came with. The answer to a question does not wait
     /// for that: it stands for the session whatever comes of it.
     pub fn keep(&mut self, request: RequestId, keeps: Vec<Keep>, mut value: Value) {
@@ -58,7 +58,7 @@ struct Written {
 fn write(settings: &dyn Settings, keeps: &[Keep]) -> Written {
     let mut written = Written { kept: Vec::new(), not_kept: Vec::new() };
     for (at, update) in keeps {
-        let what = permits::said(update);
+        let what = rights_changes::said(update);
         match settings.keep(*at, update) {
             Ok(kept) => {
                 let remark = kept.remark.map(|remark| format!(" ({remark})")).unwrap_or_default();

@@ -15,14 +15,14 @@ use crate::child::BackgroundChoice;
 use crate::journal::Who;
 use crate::ports::new_shell;
 use crate::run_handle::{RunControl, RunHandle};
-use crate::session::Owner;
+use crate::session::actor::SessionActor;
 use crate::session_port::{Looked, Spawned};
 use crate::shell;
 use crate::task::{BY_ANSWER, Ending, Row};
 
-use super::hearing::{self, Ended, Hearer, Told};
+use super::delivery_policy::{self, Ended, Hearer, Told};
 
-impl Owner {
+impl SessionActor {
     pub(super) async fn agent_ended(
         &mut self,
         agent: AgentId,
@@ -32,7 +32,7 @@ impl Owner {
         let task: TaskId = agent.clone().into();
         self.tree.running.remove(&task);
         self.tree.cancels.remove(&task);
-        self.tree.held_trees.remove(&task);
+        self.tree.paused_trees.remove(&task);
         self.tree.ending.remove(&agent);
         self.tree.closing.remove(&agent);
         self.take_back(Some(&agent), delivered);
@@ -114,7 +114,7 @@ impl Owner {
             None => row.is_foreground(),
         };
         let killed = matches!(row.state(), TaskState::Ended(Outcome::Killed { .. }));
-        hearing::told(Ended { foreground, with_hearer: row.with_hearer, killed }, hearer)
+        delivery_policy::told(Ended { foreground, with_hearer: row.with_hearer, killed }, hearer)
     }
 
     /// How whoever is to hear of a task stands.

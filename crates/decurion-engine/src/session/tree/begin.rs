@@ -19,33 +19,33 @@ use crate::agent_tools::agent::offered_types;
 use crate::budget::AccountId;
 use crate::child::{self, Because};
 use crate::context::{Context, Prefix};
-use crate::fork;
 use crate::journal::Who;
-use crate::kit::{Kit, Rest};
 use crate::permission::Grant;
 use crate::ports::{Model, new_agent, new_run};
 use crate::prompt;
 use crate::run_handle::{Lineage, ModeStep, RunBuilder, RunControl, RunHandle, Voice};
-use crate::session::Owner;
+use crate::session::actor::SessionActor;
+use crate::session::fork;
+use crate::session::resources::{Resources, Rest};
+use crate::session::run_task::{Beginning, Carried, Left, Said, live, opening};
+use crate::session::spec;
 use crate::session_port::{Spawned, Spawning};
 use crate::shell;
-use crate::spawn::{Beginning, Carried, Left, Said, live, opening};
-use crate::spec;
 use crate::structured::StructuredOutput;
 use crate::task::Ending;
 use crate::withheld::Withheld;
 use crate::worktree::Made;
 
 use super::Outfit;
-use super::again::inherited;
 use super::prepare::Draft;
 use super::requests::SessionRequest;
+use super::revive::inherited;
 use super::{Child, Family, Launch};
 
 /// After how many turns in a row, each begun by notifications alone and each beginning more, that is refused.
 const MOST_NOTIFIED: u32 = 3;
 
-impl Owner {
+impl SessionActor {
     /// Decides what can be decided about a child before anything is acquired for it.
     pub(super) fn draft(&mut self, mut spawning: Spawning) -> Result<Draft, String> {
         let definition = self.definition(spawning.input.subagent_type.as_deref().unwrap_or_default())?;
@@ -197,8 +197,14 @@ impl Owner {
         };
         let control = self.child_run(spec, model, &outfit, family);
         let record = self.agent_record(spawning, &definition, &agent, background);
-        let launch =
-            Launch { control, context, said, carried: Carried::default(), kit: Kit::default(), first: true };
+        let launch = Launch {
+            control,
+            context,
+            said,
+            carried: Carried::default(),
+            resources: Resources::default(),
+            first: true,
+        };
         Ok(Child { launch, record, remarks, shared })
     }
 
@@ -424,7 +430,7 @@ impl Owner {
             return Ok(name);
         }
         if let Some(files) = &self.session.files {
-            let stored = crate::put_head(files, &name, bytes).await;
+            let stored = crate::session::open::put_head(files, &name, bytes).await;
             stored.map_err(|error| format!("cannot use the state folder: {error}"))?;
         }
         self.tree.heads.insert(name.clone());
@@ -531,18 +537,18 @@ impl Owner {
         &mut self,
         by: &Who,
         child: Child,
-        mut kit: Kit,
+        mut resources: Resources,
     ) -> Result<Spawned, String> {
         let Child { mut launch, record, remarks, shared } = child;
         let waits = self.not_begun(&record);
         let queued = waits.is_some();
         if let Err(reason) = self.record_opening(by, &mut launch, &record, waits).await {
-            self.abandon(kit);
+            self.abandon(resources);
             return Err(reason);
         }
         // The task, what stands before its conversation and its mode are one record.
         for step in [StartStep::Task, StartStep::SystemPrompt, StartStep::Mode] {
-            kit.took(step);
+            resources.took(step);
         }
         self.tree.begun += 1;
         let task = record.task.clone();
@@ -555,8 +561,8 @@ impl Owner {
         let model = launch.control.run.voice.model.name.clone();
         self.keep_meta(&record, &launch.control.run.spec);
         self.tree.cancels.insert(task, launch.control.run.cancel.clone());
-        kit.took(StartStep::Cancellation);
-        launch.kit = kit;
+        resources.took(StartStep::Cancellation);
+        launch.resources = resources;
         if queued {
             self.tree.queue.push_back(launch);
         } else {
@@ -641,7 +647,7 @@ impl Owner {
     }
 
     pub(super) fn begin_agent(&mut self, launch: Launch) {
-        let Launch { control, context, carried, first, mut kit, .. } = launch;
+        let Launch { control, context, carried, first, mut resources, .. } = launch;
         let run = control.run.clone();
         let Some(agent) = run.spec.agent.clone() else { return };
         let task: TaskId = agent.clone().into();
@@ -658,10 +664,10 @@ impl Owner {
         let run_id = run.spec.run;
         tokio::spawn(async move {
             // A panic outside the loop itself is an ending too.
-            let living = live(&run, &mut kit, context, Beginning::Opened { first }, carried);
+            let living = live(&run, &mut resources, context, Beginning::Opened { first }, carried);
             let left = AssertUnwindSafe(living).catch_unwind().await;
             let left = left.unwrap_or_else(|_| Left::nothing());
-            let rest = AssertUnwindSafe(kit.release(&run, left)).catch_unwind().await;
+            let rest = AssertUnwindSafe(resources.release(&run, left)).catch_unwind().await;
             let Rest { ending, delivered, worktree } = rest.unwrap_or_default();
             let (outcome, totals) =
                 ending.map_or((Outcome::Lost, None), |(outcome, totals)| (outcome, Some(totals)));
@@ -693,7 +699,7 @@ impl Owner {
     }
 }
 
-impl Owner {
+impl SessionActor {
     /// An agent that was held has a place again.
     async fn return_to_work(&mut self, task: TaskId) {
         let state = self.tree.tasks.row(&task).map(crate::task::Row::state);

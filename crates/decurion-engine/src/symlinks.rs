@@ -101,20 +101,20 @@ pub struct Step {
 /// Where paths lead, each looked up once: a decision is about one state of the disk. Without a ground nothing is
 /// looked up, and every path is its own place.
 #[derive(Clone, Default)]
-pub struct Trails {
+pub struct Symlinks {
     ground: Option<Arc<dyn Ground>>,
     known: Arc<Mutex<HashMap<Utf8PathBuf, Arc<[Step]>>>>,
     /// How many names have been looked at.
     looked: Arc<AtomicUsize>,
 }
 
-impl fmt::Debug for Trails {
+impl fmt::Debug for Symlinks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trails").field("looks", &self.ground.is_some()).finish_non_exhaustive()
+        f.debug_struct("Symlinks").field("looks", &self.ground.is_some()).finish_non_exhaustive()
     }
 }
 
-impl Trails {
+impl Symlinks {
     /// Those of the disk, from now on.
     pub fn on_disk() -> Self {
         Self::over(Arc::new(Disk))
@@ -250,7 +250,7 @@ impl Search<'_> {
     }
 
     /// Looks at everything below a folder and behind the links there; false where there is too much of it.
-    fn follow(&mut self, trails: &Trails, folder: &Path) -> bool {
+    fn follow(&mut self, trails: &Symlinks, folder: &Path) -> bool {
         let mut seen = HashSet::new();
         let mut folders = vec![folder.to_owned()];
         while let Some(folder) = folders.pop() {

@@ -3,19 +3,19 @@
 
 use decurion_protocol::{AgentId, Attention, Event, TaskId, TaskState, TaskStep};
 
-use crate::session::Owner;
+use crate::session::actor::SessionActor;
 use crate::task::Row;
 
 /// Why an agent is held.
 const BY_A_PERSON: &str = "paused by a person";
 
-impl Owner {
+impl SessionActor {
     /// Holds an agent, or it and all below it. Gives how many were not held before.
     pub async fn pause(&mut self, task: &TaskId, tree: bool) -> Result<usize, String> {
         let agents = self.agents_from(task, tree, "paused")?;
         if tree {
             // What they have under way may still begin others.
-            self.tree.held_trees.extend(agents.iter().cloned());
+            self.tree.paused_trees.extend(agents.iter().cloned());
         }
         let hold = |row: &Row| {
             let step = TaskStep::Pause { reason: BY_A_PERSON.to_owned(), until: None };
@@ -33,7 +33,7 @@ impl Owner {
     pub async fn let_go_on(&mut self, task: &TaskId, tree: bool) -> Result<usize, String> {
         let agents = self.agents_from(task, tree, "continued")?;
         for agent in &agents {
-            self.tree.held_trees.remove(agent);
+            self.tree.paused_trees.remove(agent);
         }
         let held = |task: &&TaskId| {
             let row = self.tree.tasks.row(task);
@@ -71,8 +71,8 @@ impl Owner {
     pub(super) fn not_begun(&mut self, record: &decurion_protocol::TaskRecord) -> Option<TaskState> {
         let attention = record.attention;
         let parent = record.parent.clone().map(TaskId::from);
-        let below_held = parent.is_some_and(|parent| self.tree.held_trees.contains(&parent));
-        if self.tree.held_before.remove(&record.task) || below_held {
+        let below_held = parent.is_some_and(|parent| self.tree.paused_trees.contains(&parent));
+        if self.tree.paused_before.remove(&record.task) || below_held {
             return Some(held(attention));
         }
         (!self.has_room(Some(record))).then_some(TaskState::Queued { attention })
