@@ -12,8 +12,8 @@ use decurion_protocol::{AgentId, Answer, DecidedBy, Mode, OwnRules, Question, Qu
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use crate::journal::Who;
 use crate::permission::Undecided;
-use crate::ports::Ask;
 
 /// What a run may do now. The session's task owns it; runs see each change at their next call.
 #[derive(Clone, Debug)]
@@ -135,10 +135,19 @@ impl Approvals {
     }
 }
 
+/// A question on its way to the session's task.
+pub struct Ask {
+    pub who: Who,
+    pub question: Question,
+    /// Where the answer goes.
+    pub answer: oneshot::Sender<Heard>,
+    /// Told when what may be done has changed while it is open: it may not have to be asked any more.
+    pub rights_changed: Arc<Notify>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::Who;
 
     #[tokio::test]
     async fn a_question_leaves_when_its_call_stops_waiting() {

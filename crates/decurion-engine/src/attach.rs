@@ -13,7 +13,8 @@ use decurion_protocol::{Block, CallId, Event, ToolContent, ToolEffect, ToolOutpu
 use decurion_tools::{Tool, ToolContext, ToolLimits, folder, paths};
 use serde_json::{Value, json};
 
-use crate::call::{self, Bench, Call, Confined, inline_permit, unasked_permit};
+use crate::bench::{Bench, Call};
+use crate::call::{self, Confined, inline_permit, unasked_permit};
 use crate::ports::new_line;
 
 /// The kind of note that holds what is attached.

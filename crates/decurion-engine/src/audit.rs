@@ -1,18 +1,13 @@
 //! Permission decisions for the audit log. Takes what was decided about a call and by what, gives an entry without
 //! secrets to the log that the program was wired with.
 
-use std::sync::Arc;
+use decurion_protocol::{AuditKind, CallId, DecidedBy, Decision, Event, Intent, PermissionEntry, Profile};
 
-use decurion_protocol::{
-    AgentId, AuditEntry, AuditKind, CallId, Clock, DecidedBy, Decision, Event, Intent, PermissionEntry,
-    Profile, SessionId,
-};
-
-use crate::call::Bench;
+use crate::bench::Bench;
 use crate::child;
 use crate::journal::JournalLost;
-use crate::ports::Audit;
 use crate::sandbox::Refusal;
+use crate::witness::Witness;
 
 /// What a decision comes from, where `ruled` is what rules and mode alone said: a hook is what made it another one.
 pub(crate) fn decided_by(decision: &Decision, ruled: &Decision) -> DecidedBy {
@@ -97,49 +92,11 @@ async fn keep(bench: &Bench<'_>, kind: AuditKind) -> Result<(), JournalLost> {
     Ok(())
 }
 
-/// In whose name entries are made.
-#[derive(Clone)]
-pub(crate) struct Witness {
-    audit: Arc<dyn Audit>,
-    clock: Arc<dyn Clock>,
-    session: Option<SessionId>,
-    agent: Option<AgentId>,
-    path: String,
-}
-
 impl Witness {
     /// The agent that makes these calls.
     pub fn new(bench: &Bench<'_>) -> Self {
         let run = bench.run;
-        Self {
-            audit: Arc::clone(&run.audit),
-            clock: Arc::clone(&run.clock),
-            session: Some(run.session_id),
-            agent: run.who.agent.clone(),
-            path: run.lineage.path.clone(),
-        }
-    }
-
-    /// What a session does beside its agents; none where it has no number yet.
-    pub fn of_session(audit: &Arc<dyn Audit>, clock: &Arc<dyn Clock>, session: Option<SessionId>) -> Self {
-        let (audit, clock) = (Arc::clone(audit), Arc::clone(clock));
-        Self { audit, clock, session, agent: None, path: String::new() }
-    }
-
-    /// Records something that happens beside the calls. That the log cannot be written is told by the next of them.
-    pub fn record(&self, kind: AuditKind) {
-        if self.audit.is_kept() {
-            let _ = self.audit.record(self.entry(kind));
-        }
-    }
-
-    fn entry(&self, kind: AuditKind) -> AuditEntry {
-        AuditEntry {
-            at: self.clock.date(),
-            session: self.session,
-            agent: self.agent.clone(),
-            path: self.path.clone(),
-            kind,
-        }
+        let path = run.lineage.path.clone();
+        Self::of_agent(&run.audit, &run.clock, run.session_id, run.who.agent.clone(), path)
     }
 }

@@ -15,31 +15,33 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
     AgentId, Answer, AskedBy, CallId, Changes, DecidedBy, Decision, Denial, Envelope, Event, HookEvent,
-    Intent, LineId, OwnRules, PermissionUpdate, Profile, Question, QuestionId, Rule, RunSpec, TaskState,
-    ToolContent, ToolOutput, Verdict, WaitReason, Worktree,
+    Intent, PermissionUpdate, Profile, Question, QuestionId, Rule, RunSpec, TaskState, ToolContent,
+    ToolOutput, Verdict, WaitReason, Worktree,
 };
 use decurion_tools::mcp::Elicit;
 use decurion_tools::set::CallError;
-use decurion_tools::{Check, FilesSeen, PathRules, Surroundings, Tool, ToolContext};
+use decurion_tools::{Check, PathRules, Tool, ToolContext};
 use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::approval::Ask;
 use crate::approval::{Heard, Rights};
 use crate::audit::{self, decided_by};
+use crate::bench::panicked;
+pub use crate::bench::{Bench, Call};
 use crate::bounds;
 use crate::child;
 use crate::confine::{Confinement, Place};
-use crate::context::{OpenCall, Prefix};
 use crate::egress::Fetching;
 use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
 use crate::journal::JournalLost;
 use crate::permission::{Around, NamedWrite, Policy, Walls, decide, is_inside, named_writes, suggest};
-use crate::ports::{Ask, new_line};
+use crate::ports::new_line;
 use crate::repository::look_at_disk;
 use crate::rules::{self, OpenRules};
-use crate::run_handle::{CallingRun, RunHandle};
+use crate::run_handle::CallingRun;
 use crate::run_hooks::{CallForHooks, RunHooks};
 use crate::sandbox::hints;
 use crate::symlinks::Symlinks;
@@ -48,23 +50,6 @@ use crate::{checkpoint, mcp, permission_tool, person_tools, shell, skill};
 use foreseen::foreseen;
 pub use in_sandbox::Confined;
 use in_sandbox::sandboxed;
-
-/// A call as the model asked for it.
-#[derive(Clone, Debug)]
-pub struct Call {
-    pub id: CallId,
-    /// The tool's name, as the model wrote it.
-    pub name: String,
-    pub input: Value,
-    /// The line of its block in the transcript.
-    pub line: Option<LineId>,
-}
-
-impl From<OpenCall> for Call {
-    fn from(open: OpenCall) -> Self {
-        Self { id: open.id, name: open.name, input: open.input, line: open.line }
-    }
-}
 
 /// A call that was understood, or its answer if it could not be.
 pub enum Prepared {
@@ -79,22 +64,6 @@ pub struct Ready {
     call: Call,
     tool: Arc<dyn Tool>,
     intent: Intent,
-}
-
-/// What the rooms of a call share.
-#[allow(clippy::struct_field_names)] // what it has seen is called so everywhere
-pub struct Bench<'a> {
-    /// The run, with where it works now.
-    pub spec: Arc<RunSpec>,
-    pub run: &'a RunHandle,
-    /// Where its calls happen.
-    pub around: Surroundings,
-    /// What it has read.
-    pub seen: Arc<FilesSeen>,
-    /// The rules of the skills that it follows.
-    pub follows: OwnRules,
-    /// Its conversation before the message with these calls; only where one of them starts an agent.
-    pub prefix: Option<Arc<Prefix>>,
 }
 
 /// What came of a call.
@@ -1104,11 +1073,6 @@ impl Work {
             }
         }
     }
-}
-
-/// What the model reads of a tool that panicked.
-pub(crate) fn panicked(tool: &str) -> ToolOutput {
-    ToolOutput::error(format!("{tool} failed inside Decurion; this is a bug in it."))
 }
 
 /// What a tool is given for one call.

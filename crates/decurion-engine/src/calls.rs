@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use crate::call::{Bench, Call, Finished, Prepared, not_begun, perform, prepare, stopped};
+use crate::bench::{Bench, Call};
+use crate::call::{Finished, Prepared, not_begun, perform, prepare, stopped};
 use crate::context::{Context, Prefix};
 use crate::journal::JournalLost;
 use crate::run_handle::RunHandle;

@@ -3,51 +3,13 @@
 
 use std::sync::Arc;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8PathBuf;
 use decurion_protocol::{Access, CallId, Event, FileBefore, Intent};
-use decurion_store::SessionFiles;
-use decurion_tools::restore::{Held, TRACKED};
-use decurion_tools::{PathRules, Surroundings, ToolLimits};
+use decurion_tools::PathRules;
+use decurion_tools::restore::TRACKED;
 
-use crate::call::Bench;
-
-/// A file of more bytes is not kept.
-pub const MOST_KEPT: u64 = 16 << 20;
-
-/// Where the bytes go.
-#[derive(Clone)]
-pub struct Keeper {
-    /// The session's files; none where it has none.
-    pub files: Option<Arc<SessionFiles>>,
-    /// What tools may take and give.
-    pub limits: Arc<ToolLimits>,
-}
-
-impl Keeper {
-    /// Keeps what was found, and says so.
-    pub fn keep(&self, held: &Held) -> FileBefore {
-        let (Some(content), Some(mode)) = (held.content(), held.mode()) else { return FileBefore::Missing };
-        let Some(files) = &self.files else {
-            return FileBefore::NotKept { reason: "this session keeps no files".to_owned() };
-        };
-        match files.put_checkpoint(content) {
-            Ok(hash) => FileBefore::Kept { hash, mode },
-            Err(error) => FileBefore::NotKept { reason: format!("it could not be written: {error}") },
-        }
-    }
-
-    fn keep_path(
-        &self,
-        around: &Surroundings,
-        rules: Arc<dyn PathRules>,
-        path: &Utf8Path,
-    ) -> (Utf8PathBuf, FileBefore) {
-        match Held::look(around, rules, &self.limits, path, MOST_KEPT) {
-            Ok(held) => (held.path().clone(), self.keep(&held)),
-            Err(reason) => (path.to_owned(), FileBefore::NotKept { reason }),
-        }
-    }
-}
+use crate::bench::Bench;
+pub use crate::equipment::{Keeper, MOST_KEPT};
 
 /// The records of what a call is about to change: none where that is not asked for.
 pub async fn before(

@@ -10,7 +10,33 @@ use serde_json::Value;
 use crate::permission::{Undecided, effective_mode};
 use crate::ports::Memory;
 use crate::prompt;
-use crate::run_handle::ModeStep;
+
+/// What a definition on the way from the root says about the mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModeStep {
+    /// The mode it asks for.
+    pub mode: Option<Mode>,
+    /// Where it came from.
+    pub source: AgentSource,
+    /// Whether its `dontAsk` denies what no rule decides.
+    pub denies: bool,
+}
+
+impl ModeStep {
+    /// What this definition says.
+    pub fn of(definition: &decurion_protocol::AgentDefinition) -> Self {
+        Self { mode: definition.mode, source: definition.source, denies: definition.dont_ask_denies }
+    }
+}
+
+/// The type of agents that are a copy of their parent.
+pub const FORK: &str = "fork";
+
+/// The tool by which an agent gives a report of a shape that was asked for.
+pub const REPORT_TOOL: &str = "StructuredOutput";
+
+/// The tools by which the session's own agent moves the session.
+pub const WORKTREE_TOOLS: [&str; 2] = ["EnterWorktree", "ExitWorktree"];
 
 /// Tools that no sub-agent has: they need the person at the root.
 pub const NEVER_FOR_AGENTS: &[&str] = &[
@@ -218,7 +244,7 @@ pub fn tools(
     let decide = |tool: &str| -> Option<String> {
         let is_mcp = tool.starts_with("mcp__");
         let named = |list: &[String]| list.iter().any(|entry| names(entry, tool));
-        if tool == crate::structured::NAME {
+        if tool == REPORT_TOOL {
             Some("it is its parent's, for the answer to another question".to_owned())
         } else if NEVER_FOR_AGENTS.contains(&tool) {
             Some("no sub-agent has it".to_owned())

@@ -18,7 +18,7 @@ use decurion_tools::FilesSeen;
 use serde_json::Value;
 
 use crate::branch::{self, Part};
-use crate::{agent_tools, prompt, skill};
+use crate::prompt;
 
 /// What the model reads where a call has no result on record.
 pub const NO_RESULT: &str = "No result was recorded for this call: it was interrupted before it ended.";
@@ -356,8 +356,8 @@ impl Context {
                         let told = message.blocks.iter().filter_map(prompt::instructed);
                         self.kept.instructed.extend(told);
                     }
-                    Origin::Note(kind) if kind == skill::OFFERED => {
-                        self.kept.offered.extend(message.blocks.iter().filter_map(skill::offered));
+                    Origin::Note(kind) if kind == prompt::OFFERED => {
+                        self.kept.offered.extend(message.blocks.iter().filter_map(prompt::offered));
                     }
                     _ => {}
                 }
@@ -380,7 +380,7 @@ impl Context {
                 self.effects(&output.effects);
                 // A shell that goes elsewhere says nothing about where the session works.
                 if output.effects.iter().any(|effect| matches!(effect, ToolEffect::Moved { .. }))
-                    && agent_tools::worktree::NAMES.contains(&tool.as_str())
+                    && crate::child::WORKTREE_TOOLS.contains(&tool.as_str())
                 {
                     self.kept.moved_untold = false;
                 }

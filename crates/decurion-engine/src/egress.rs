@@ -28,15 +28,15 @@ use decurion_protocol::{
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
+use crate::approval::Ask;
 use crate::approval::Rights;
-use crate::audit::Witness;
+use crate::bench::{Bench, Call};
 use crate::bounds;
-use crate::call::{Bench, Call};
 use crate::child;
 use crate::journal::{Journal, Who};
-use crate::ports::Ask;
 use crate::run_handle::RunHandle;
 use crate::sandbox::RefusedHost;
+use crate::witness::Witness;
 pub use fetching::Fetching;
 pub use secrets::Secrets;
 

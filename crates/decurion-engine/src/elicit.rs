@@ -16,11 +16,12 @@ use decurion_tools::mcp::Elicit;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
+use crate::approval::Ask;
 use crate::approval::Rights;
-use crate::call::{Bench, Call};
+use crate::bench::{Bench, Call};
 use crate::child;
 use crate::journal::Journal;
-use crate::ports::{Ask, Redact};
+use crate::ports::Redact;
 use crate::run_handle::RunHandle;
 use crate::run_hooks::{Bell, RunHooks};
 

@@ -438,7 +438,7 @@ mod tests {
 
     fn chosen(hooks: &Hooks, event: HookEvent, subject: Option<&str>) -> Vec<HookDeclaration> {
         let rule_matches = |rule: &str| rule == "yes";
-        let who = &crate::session::actor::first_who(None);
+        let who = &Who { run: crate::ports::new_run(), agent: None };
         let input = Map::new();
         hooks.choose(&HookCall { who, event, subject, input, worktree: None, rule_matches: &rule_matches })
     }

@@ -10,12 +10,12 @@
 //! | 3 context | `context`, `branch` | the journal so far | the messages of a request |
 //! | 4 turn | `turn` | a request | one message |
 //! | 5 calls | `calls`, `structured` | the message's calls | an order, and what may overlap |
-//! | 6 call | `call`, `shell`, `skill`, `agent_tools`, `attach`, `run_hooks`, `permission_tool`, `person_tools`, `elicit`, `checkpoint`, `audit`, `spill` | one call | its result |
-//! | 7 way to the session | `run_handle`, `session_port`, `foreground`, `approval` | what a run wants of its session | an answer |
-//! | 8 rules | `permission`, `rules`, `bounds`, `confine`, `symlinks`, `withheld` | what a call would touch | whether it may |
+//! | 6 call | `call`, `shell`, `skill`, `agent_tools`, `attach`, `run_hooks`, `permission_tool`, `person_tools`, `elicit`, `checkpoint`, `audit`, `witness`, `spill` | one call | its result |
+//! | 7 way to the session | `run_handle`, `session_port`, `foreground`, `approval`, `bench`, `equipment` | what a run wants of its session | an answer |
+//! | 8 rules | `permission`, `rules`, `bounds`, `confine`, `symlinks`, `normal_path`, `withheld` | what a call would touch | whether it may |
 //! | 9 walls | `sandbox`, `egress`, `footprint`, `repository`, `git` | the rules | what the kernel and the proxy let through |
 //! | 10 around | `mcp`, `hook`, `host`, `worktree`, `merge` | servers, hooks, the host, git worktrees | tools, answers, folders |
-//! | 11 facts | `task`, `budget`, `child`, `notice`, `prompt`, `ports` | events, settings | tables, decisions, texts |
+//! | 11 facts | `task`, `budget`, `child`, `notice`, `prompt`, `ports`, `scale` | events, settings | tables, decisions, texts |
 //! | 12 journal | `journal`, `live` | events | numbered lines on disk, then the same to every reader |
 //!
 //! The engine never prints, reads no configuration, and names no front end and no provider.
@@ -24,6 +24,7 @@ pub mod agent_tools;
 pub mod approval;
 mod attach;
 mod audit;
+mod bench;
 pub mod bounds;
 mod branch;
 pub mod budget;
@@ -36,6 +37,7 @@ mod confine;
 pub mod context;
 pub mod egress;
 mod elicit;
+mod equipment;
 mod footprint;
 mod foreground;
 mod git;
@@ -45,6 +47,7 @@ pub mod journal;
 mod live;
 pub mod mcp;
 pub mod merge;
+mod normal_path;
 pub mod notice;
 pub mod permission;
 mod permission_tool;
@@ -57,6 +60,7 @@ mod run;
 pub mod run_handle;
 mod run_hooks;
 pub mod sandbox;
+mod scale;
 mod session;
 mod session_port;
 mod shell;
@@ -68,13 +72,15 @@ pub mod symlinks;
 pub mod task;
 mod turn;
 mod withheld;
+mod witness;
 pub mod worktree;
 
 pub use child::AgentSettings;
 pub use journal::Durability;
 pub use ports::{
     Audit, Compaction, Definitions, Instructions, Kept, Library, Memory, Model, Models, NoAudit, NoLibrary,
-    NoSettings, Parts, Redact, Settings,
+    NoSettings, Redact, Settings,
 };
 pub use session::open::Engine;
+pub use session::parts::Parts;
 pub use session::{fork, listing};

@@ -2,7 +2,7 @@
 //! in the background, and gives their tools as far as they are known; an agent's own are leased for as long
 //! as it lives. Nothing here waits for a server longer than it is told to.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,21 +12,20 @@ use decurion_exec::Guard;
 use decurion_protocol::mcp::{
     Manifests, McpDetail, McpHealth, McpServer, McpSource, McpStatus, McpTransport,
 };
-use decurion_protocol::{AgentDefinition, AgentId, Event, Reply, RequestId};
+use decurion_protocol::{AgentDefinition, AgentId};
 use decurion_tools::mcp::server::FIRST_PAUSE;
 use decurion_tools::mcp::{
     Confine, Introduction, Lease, Logins, McpHost, Notice, Pool, Server, State, bridge, resources,
 };
 use decurion_tools::{Tool, ToolSet};
 use futures_util::future::join_all;
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::host::HostDesk;
+pub use crate::permission::is_servers;
 use crate::sandbox::{ServerCaches, ServiceSandbox};
-use crate::session::actor::SessionActor;
 
 /// Which servers there are, as the settings are now.
 pub trait Servers: Send + Sync {
@@ -347,67 +346,8 @@ impl SessionServers {
     }
 }
 
-impl SessionActor {
-    /// Uses these servers; replies when each new one has come up, has failed, or was waited for long enough.
-    pub fn set_servers(&mut self, id: RequestId, wanted: Vec<McpServer>) {
-        let Some(servers) = &mut self.session.servers else { return self.no_servers(id) };
-        let (added, removed) = servers.set(wanted);
-        let patience = servers.patience();
-        self.reply_later(id, async move {
-            let names: Vec<String> = added.iter().map(|server| server.declared().name.clone()).collect();
-            let came = join_all(added.iter().map(|server| up(server, patience))).await;
-            let failed = names.iter().zip(came).filter_map(|(name, came)| Some((name.clone(), came.err()?)));
-            let errors: BTreeMap<String, String> = failed.collect();
-            Reply::Done { value: json!({"added": names, "removed": removed, "errors": errors}) }
-        });
-    }
-
-    /// Connects to a server again; replies when it has come up or has not.
-    pub fn reconnect_server(&self, id: RequestId, name: &str) {
-        let Some(servers) = &self.session.servers else { return self.no_servers(id) };
-        match servers.reconnect(name) {
-            Ok(server) => self.reply_when_up(id, server),
-            Err(reason) => self.reply(id, Reply::Refused { reason }),
-        }
-    }
-
-    /// Switches a server off, or on again; what it offers is told with the next prompt.
-    pub fn toggle_server(&mut self, id: RequestId, name: &str, on: bool) {
-        let Some(servers) = &mut self.session.servers else { return self.no_servers(id) };
-        match servers.toggle(name, on) {
-            Ok(Some(server)) => self.reply_when_up(id, server),
-            Ok(None) => self.reply(id, Reply::Done { value: Value::Null }),
-            Err(reason) => self.reply(id, Reply::Refused { reason }),
-        }
-    }
-
-    fn reply_when_up(&self, id: RequestId, server: Server) {
-        let patience = server.declared().start_timeout;
-        self.reply_later(id, async move {
-            match up(&server, patience).await {
-                Ok(()) => Reply::Done { value: Value::Null },
-                Err(reason) => Reply::Refused { reason },
-            }
-        });
-    }
-
-    fn no_servers(&self, id: RequestId) {
-        let reason = "this session has no MCP servers".to_owned();
-        self.reply(id, Reply::Refused { reason });
-    }
-
-    /// Replies as soon as this is known, beside the session's task.
-    pub fn reply_later(&self, request: RequestId, reply: impl Future<Output = Reply> + Send + 'static) {
-        let (journal, who) = (self.session.journal.clone(), self.who.clone());
-        tokio::spawn(async move {
-            let reply = reply.await;
-            journal.publish(&who, Event::Replied { request, reply });
-        });
-    }
-}
-
 /// Waits for a server; gives why it is not up.
-async fn up(server: &Server, patience: Duration) -> Result<(), String> {
+pub async fn up(server: &Server, patience: Duration) -> Result<(), String> {
     match tokio::time::timeout(patience, server.settled()).await {
         Ok(settled) => settled,
         Err(_) => Err(format!("it is not ready after {patience:?}; it is still being started")),
@@ -560,11 +500,6 @@ fn tools(servers: &[Server]) -> Vec<Arc<dyn Tool>> {
     let mut all: Vec<Arc<dyn Tool>> = servers.iter().flat_map(bridge::tools).collect();
     all.extend(resources::tools(servers));
     all
-}
-
-/// Whether a tool is one of a server's, by its name.
-pub fn is_servers(name: &str) -> bool {
-    name.starts_with("mcp__") || resources::NAMES.contains(&name)
 }
 
 /// These tools with those of servers replaced by what the servers offer now; none if nothing changes.

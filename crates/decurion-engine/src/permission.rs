@@ -32,16 +32,16 @@ use decurion_tools::reach::Reach as NetworkReach;
 use serde_json::Value;
 
 pub use crate::confine::Confinement;
+pub use crate::normal_path::normal;
 use crate::symlinks::{Reach, Step, Symlinks};
 pub use excluded::Excluded;
 pub(crate) use glob::component_matches;
 use led_to::led_to;
 pub(crate) use led_to::linked_from;
 pub use named_writes::{NamedWrite, named_writes};
-pub use names::{ENGINE_TOOLS, UnknownTool, unknown_tool};
+pub use names::{ENGINE_TOOLS, ENTER_PLAN, PERSON_TOOLS, UnknownTool, is_servers, unknown_tool};
 use paths::Reading;
 pub(crate) use paths::is_inside;
-pub use paths::normal;
 pub(crate) use paths::{STARTUP_FILES, fixed_part, plain, special_parts};
 pub use shell::{Part, explain};
 pub use suggest::suggest;
@@ -697,7 +697,7 @@ impl Question<'_> {
                 .as_str()
                 .strip_prefix(fixed.as_str())
                 .is_some_and(|rest| rest.split('/').any(|part| part == ".."));
-            let path = if climbs { Utf8PathBuf::from("/") } else { paths::normal(&fixed) };
+            let path = if climbs { Utf8PathBuf::from("/") } else { normal(&fixed) };
             touches.push(Touch { path, access: Access::Read });
         }
         touches

@@ -5,10 +5,8 @@ use decurion_protocol::choice::{self, ASK, EXIT_PLAN};
 use decurion_protocol::{Mode, ToolOutput};
 use serde_json::Value;
 
-use crate::agent_tools::plan::ENTER_PLAN;
-
-/// The tools that are for a person at the root, and offered only where there is one.
-pub const NAMES: [&str; 3] = [ASK, ENTER_PLAN, EXIT_PLAN];
+use crate::permission::ENTER_PLAN;
+pub use crate::permission::PERSON_TOOLS as NAMES;
 
 /// Why such a call is answered before anybody is asked, if so. `agent`: whether a sub-agent calls; a fork has the tools
 /// of its parent to the byte and so may try. `mode`: the session's.

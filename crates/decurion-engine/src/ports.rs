@@ -1,33 +1,18 @@
 //! What the engine is given. Everything a run reaches outside itself comes through here, decided by whoever
 //! wires the program: the engine reads no configuration and names no provider.
 
-use std::ffi::OsString;
 use std::sync::Arc;
-use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_exec::Guard;
 use decurion_model::catalog::ModelInfo;
 use decurion_model::checked::id_with;
 use decurion_model::{Dialect, Gateway, Head};
 use decurion_protocol::agent::type_behind;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    AgentDefinition, AgentId, AuditEntry, CallId, Clock, HookDeclaration, LineId, Mode, PermissionUpdate,
-    Question, RuleSet, RunId, Skill, TaskId,
+    AgentDefinition, AgentId, AuditEntry, CallId, HookDeclaration, LineId, PermissionUpdate, RunId, Skill,
+    TaskId,
 };
-use decurion_tools::{Http, Spill, ToolLimits, ToolSet};
-use tokio::sync::{Notify, oneshot};
-
-use crate::checkpoint::Keeper;
-use crate::child::AgentSettings;
-use crate::egress::Egress;
-use crate::journal::{Durability, Who};
-use crate::mcp::McpParts;
-use crate::permission::{Undecided, UserFiles};
-use crate::sandbox::SandboxMaker;
-use crate::spill::SpillInto;
-use crate::worktree::Worktrees;
 
 /// A model that can be asked.
 pub struct Model {
@@ -231,134 +216,6 @@ impl Default for Compaction {
     fn default() -> Self {
         Self { automatic: true, at_percent: 80 }
     }
-}
-
-/// All that an engine is made of.
-pub struct Parts {
-    pub models: Arc<dyn Models>,
-    /// Every tool there is, less those of the engine.
-    pub tools: Arc<ToolSet>,
-    /// The MCP servers; none where there are none.
-    pub mcp: Option<McpParts>,
-    /// The agents that can be started.
-    pub agents: Arc<dyn Definitions>,
-    /// What the settings say about them.
-    pub agent_settings: AgentSettings,
-    /// What agents read besides.
-    pub library: Arc<dyn Library>,
-    /// Characters of the list of skills; none leaves it to the model's window.
-    pub skill_listing_chars: Option<usize>,
-    /// How long a session that is to finish waits for the shells of its root.
-    pub background_wait: Duration,
-    pub archive: Arc<decurion_store::Archive>,
-    /// Where time comes from.
-    pub clock: Arc<dyn Clock>,
-    pub processes: Option<Guard>,
-    /// What commands are kept from by the kernel; none where nothing is.
-    pub sandbox: Option<Arc<SandboxMaker>>,
-    /// The way to the network for sandboxed commands; none where they have that of the machine, or no sandbox.
-    pub egress: Option<Arc<Egress>>,
-    /// Hosts that the settings deny, for tools that connect themselves.
-    pub denied_hosts: Vec<String>,
-    /// The environment of shells.
-    pub environment: Arc<[(OsString, OsString)]>,
-    /// What tools may take and give.
-    pub tool_limits: Arc<ToolLimits>,
-    /// The rules of the settings.
-    pub rules: RuleSet,
-    /// Where rules are kept that are to outlast the session.
-    pub settings: Arc<dyn Settings>,
-    /// Where permission decisions are recorded.
-    pub audit: Arc<dyn Audit>,
-    /// The mode of the settings.
-    pub mode: Mode,
-    /// Whether the mode `bypassPermissions` is available.
-    pub bypass: bool,
-    /// What `dontAsk` does with what no rule decides.
-    pub undecided: Undecided,
-    /// How long a question waits for its answer; none is for ever.
-    pub answer_timeout: Option<Duration>,
-    /// What `~` stands for.
-    pub home: Option<Utf8PathBuf>,
-    /// What programs of the user run or are configured by elsewhere than in the home folder.
-    pub user_files: Arc<UserFiles>,
-    /// Further directories of the settings.
-    pub directories: Vec<Utf8PathBuf>,
-    /// The git branch of the working directory.
-    pub git_branch: Option<String>,
-    /// Configuration folders of other programs whose transcripts can be taken up.
-    pub foreign: Vec<Utf8PathBuf>,
-    /// Texts that instruct every agent.
-    pub instructions: Vec<Instructions>,
-    /// Facts about the machine for the model: platform, shell.
-    pub machine: String,
-    pub durability: Durability,
-    /// How long a journal that cannot be written is tried; none is for ever.
-    pub journal_patience: Option<Duration>,
-    /// Whether the journal is written where it is asked for; for simulated time.
-    pub journal_here: bool,
-    /// When conversations are shortened.
-    pub compaction: Compaction,
-    /// The hooks of the settings.
-    pub hooks: Vec<HookDeclaration>,
-    /// The environment of hooks.
-    pub hook_environment: Arc<[(OsString, OsString)]>,
-    /// Takes secrets out of tool output.
-    pub redact: Redact,
-    /// Makes checkouts of their own for agents; none where there is no state folder or nothing can be started.
-    pub worktrees: Option<Worktrees>,
-    /// Version of the program, for the record.
-    pub version: String,
-}
-
-/// What tools work with, the same for all runs of a session.
-pub struct Equipment {
-    pub processes: Option<Guard>,
-    /// What commands are kept from by the kernel; none where nothing is.
-    pub sandbox: Option<Arc<SandboxMaker>>,
-    /// The way to the network for sandboxed commands; none where they have that of the machine, or no sandbox.
-    pub egress: Option<Arc<Egress>>,
-    /// Hosts that the settings deny, for tools that connect themselves.
-    pub denied_hosts: Vec<String>,
-    /// The environment of shells.
-    pub environment: Arc<[(OsString, OsString)]>,
-    /// Where long output goes.
-    pub spill: Arc<dyn Spill>,
-    /// The same, for the output of tasks.
-    pub spill_into: Arc<SpillInto>,
-    /// The session's transcript; empty where none is kept.
-    pub transcript: Utf8PathBuf,
-    /// What tools may take and give.
-    pub limits: Arc<ToolLimits>,
-    pub http: Http,
-    /// What `~` stands for.
-    pub home: Option<Utf8PathBuf>,
-    /// What programs of the user run or are configured by elsewhere than in the home folder.
-    pub user_files: Arc<UserFiles>,
-    /// Takes secrets out of output.
-    pub redact: Redact,
-    /// Characters of an agent's report that its parent is shown.
-    pub result_chars: usize,
-    /// Where files are kept as they were before a change; none where that is not asked for.
-    pub checkpoints: Option<Keeper>,
-}
-
-impl Equipment {
-    /// The transcript of an agent.
-    pub fn transcript_of(&self, agent: &AgentId) -> Utf8PathBuf {
-        let session = self.transcript.with_extension("");
-        session.join("subagents").join(format!("agent-{agent}.jsonl"))
-    }
-}
-
-/// A question on its way to the session's task.
-pub struct Ask {
-    pub who: Who,
-    pub question: Question,
-    /// Where the answer goes.
-    pub answer: oneshot::Sender<crate::approval::Heard>,
-    /// Told when what may be done has changed while it is open: it may not have to be asked any more.
-    pub rights_changed: Arc<Notify>,
 }
 
 /// New ids. Random or time-ordered; nothing depends on which.

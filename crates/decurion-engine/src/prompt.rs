@@ -124,6 +124,16 @@ pub fn in_worktree(worktree: &Worktree, without: bool) -> String {
     )
 }
 
+/// The word on notes that tell of skills because of a file.
+pub const OFFERED: &str = "skills";
+pub const OFFER: &str = "<skill name=\"";
+
+/// Which skill a block tells of, if it is such a block.
+pub fn offered(block: &Block) -> Option<String> {
+    let Block::Text { text } = block else { return None };
+    text.strip_prefix(OFFER)?.split_once("\">\n").map(|(name, _)| name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,8 +16,9 @@ use decurion_protocol::{
 };
 use decurion_tools::alias;
 
+use crate::bench::Call;
 use crate::budget::Exhausted;
-use crate::call::{self, Call};
+use crate::call;
 use crate::calls::{answer, bench};
 use crate::compact::{Trigger, Unsummarised, compact};
 use crate::context::{Context, Media, OpenCall, PAUSED};
@@ -26,7 +27,6 @@ use crate::ports::{Instructions, new_line, unused_call};
 use crate::prompt;
 use crate::run_handle::RunHandle;
 use crate::run_hooks::{MOST_BLOCKS, RunHooks};
-use crate::session::run_task::Carried;
 use crate::session_port::MayEnd;
 use crate::skill;
 use crate::spending::{self, Charges, Held, LEAST_OUTPUT, Unasked};
@@ -93,6 +93,33 @@ pub struct Progress {
     folders: HashSet<Utf8PathBuf>,
     /// Files that skills were looked for.
     files: HashSet<Utf8PathBuf>,
+}
+
+/// What an earlier run left to this one.
+#[derive(Default)]
+pub struct Carried {
+    /// Calls that were not begun, to be done first.
+    pub calls: Vec<OpenCall>,
+    pub last: Option<LastReply>,
+    /// Turns that count for this one's limit.
+    pub turns: u32,
+    /// Time that counts for this one's limit.
+    pub time: Duration,
+}
+
+/// The last reply of a run that did not end.
+pub struct LastReply {
+    /// The number of its record.
+    pub seq: u64,
+    pub text: String,
+    /// Why the model stopped.
+    pub stop_reason: Option<String>,
+    /// Whether it asked for nothing and nothing was said since: all that was missing is the ending.
+    pub is_final: bool,
+    /// Whether it was cut off and asked to go on.
+    pub continues: bool,
+    /// What was refused with nobody to ask, in the round before it.
+    pub denied: Option<String>,
 }
 
 /// What was already tried with a request that the provider rejected. Each is tried once until there is a reply.
@@ -776,7 +803,7 @@ async fn offer(run: &RunHandle, progress: &mut Progress, saw: &[Utf8PathBuf]) ->
         return Ok(());
     }
     let blocks = told.iter().map(|skill| Block::text(skill::offer(skill))).collect();
-    hear(run, progress, blocks, Origin::Note(skill::OFFERED.to_owned())).await
+    hear(run, progress, blocks, Origin::Note(prompt::OFFERED.to_owned())).await
 }
 
 /// Why a run was denied what it needed, with what would have allowed it.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use decurion_model::{Head, RequestTag, WireHead};
 use decurion_protocol::{
-    AgentId, AgentSource, CallId, Clock, Event, Limits, Mode, OwnRules, QuestionId, RunSpec, SessionId,
-    TaskProgress, WaitReason, Worktree,
+    AgentId, CallId, Clock, Event, Limits, OwnRules, QuestionId, RunSpec, SessionId, TaskProgress,
+    WaitReason, Worktree,
 };
 use decurion_tools::{Printed, ToolSet};
 use tokio::sync::watch;
@@ -18,15 +18,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::approval::Rights;
 use crate::budget::{AccountId, Budget};
+use crate::child::ModeStep;
 use crate::context::Prefix;
+use crate::equipment::Equipment;
 use crate::foreground::ForegroundShells;
 use crate::hook::Hooks;
 use crate::journal::{Journal, Who};
 use crate::notice;
 use crate::permission::Grant;
-use crate::ports::{Audit, Compaction, Equipment, Fallback, Library, Model};
+use crate::ports::{Audit, Compaction, Fallback, Library, Model};
+use crate::scale::Scale;
 use crate::session_port::SessionPort;
-use crate::spending::Scale;
 use crate::task::{RunStatus, TaskView};
 
 /// A run, as its loop, its tools and its session see it. Cheap to clone.
@@ -148,24 +150,6 @@ impl PausedTime {
     /// In all, by now.
     fn by(&self, now: Duration) -> Duration {
         self.total + self.since.map(|since| now.saturating_sub(since)).unwrap_or_default()
-    }
-}
-
-/// What a definition on the way from the root says about the mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ModeStep {
-    /// The mode it asks for.
-    pub mode: Option<Mode>,
-    /// Where it came from.
-    pub source: AgentSource,
-    /// Whether its `dontAsk` denies what no rule decides.
-    pub denies: bool,
-}
-
-impl ModeStep {
-    /// What this definition says.
-    pub fn of(definition: &decurion_protocol::AgentDefinition) -> Self {
-        Self { mode: definition.mode, source: definition.source, denies: definition.dont_ask_denies }
     }
 }
 

@@ -4,11 +4,11 @@
 //! | file | takes | makes |
 //! |---|---|---|
 //! | `actor.rs`, `inbox.rs` | commands of front ends, requests of runs | work for a run |
-//! | `open.rs`, `resume.rs`, `rights_changes.rs` | what was asked for, a journal | a session, as it was if it is resumed |
+//! | `parts.rs`, `open.rs`, `resume.rs`, `rights_changes.rs` | what was asked for, a journal | a session, as it was if it is resumed |
 //! | `spec.rs`, `fork.rs` | a request and what was recorded | a `RunSpec` |
 //! | `tree.rs`, `tree/` | what runs want of agents | agents begun, paused, told, revived and ended |
 //! | `run_task.rs`, `resources.rs` | a run and its conversation | a living run, and its ending on record |
-//! | `inspect.rs`, `listing.rs`, `rewind.rs`, `settings_writer.rs` | one command each | its reply |
+//! | `inspect.rs`, `listing.rs`, `rewind.rs`, `settings_writer.rs`, `servers.rs` | one command each | its reply |
 
 pub mod actor;
 pub mod fork;
@@ -16,11 +16,13 @@ pub mod inbox;
 pub mod inspect;
 pub mod listing;
 pub mod open;
+pub mod parts;
 pub mod resources;
 pub mod resume;
 pub mod rewind;
 pub mod rights_changes;
 pub mod run_task;
+pub mod servers;
 pub mod settings_writer;
 pub mod spec;
 pub mod tree;

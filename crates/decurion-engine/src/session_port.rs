@@ -17,9 +17,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::approval::Ask;
 use crate::child::AgentInput;
 use crate::context::Prefix;
-use crate::ports::Ask;
 use crate::run_handle::RunHandle;
 use crate::task::{Ending, RunStatus, TaskView};
 use crate::worktree::Left;

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::call::{Bench, Call, panicked};
+use crate::bench::{Bench, Call, panicked};
 use crate::foreground::ForegroundShell;
 use crate::notice;
 use crate::run_handle::RunHandle;

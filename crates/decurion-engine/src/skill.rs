@@ -15,7 +15,7 @@ use std::sync::Arc;
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    Block, Event, HookEvent, Intent, OwnRules, Rule, SessionId, Skill, SkillKind, ToolEffect, ToolOutput,
+    Event, HookEvent, Intent, OwnRules, Rule, SessionId, Skill, SkillKind, ToolEffect, ToolOutput,
 };
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSet, ToolSpec, typed};
 use serde::Deserialize;
@@ -23,10 +23,12 @@ use serde_json::{Value, json};
 
 use crate::agent_tools::agent;
 use crate::audit::{self, decided_by};
-use crate::call::{Bench, Call, Confined, denied_agent, inline_permit, withheld};
+use crate::bench::{Bench, Call};
+use crate::call::{Confined, denied_agent, inline_permit, withheld};
 use crate::child::AgentInput;
 use crate::context::Context;
 use crate::ports::Library;
+use crate::prompt::OFFER;
 use crate::run_handle::RunHandle;
 pub use decurion_protocol::nearest;
 pub use template::split as words;
@@ -368,10 +370,6 @@ pub fn arm(run: &RunHandle, context: &Context) {
     }
 }
 
-/// The word on notes that tell of skills because of a file.
-pub const OFFERED: &str = "skills";
-const OFFER: &str = "<skill name=\"";
-
 /// A skill as a model is told of it that has come to a file the skill is about.
 pub fn offer(skill: &Skill) -> String {
     let line = listing::list(&[skill], usize::MAX);
@@ -380,10 +378,4 @@ pub fn offer(skill: &Skill) -> String {
          tool if it fits what you do:\n{line}\n</skill>",
         skill.name
     )
-}
-
-/// Which skill a block tells of, if it is such a block.
-pub fn offered(block: &Block) -> Option<String> {
-    let Block::Text { text } = block else { return None };
-    text.strip_prefix(OFFER)?.split_once("\">\n").map(|(name, _)| name.to_owned())
 }

@@ -2,10 +2,8 @@
 //! all above it, and waits where the reservations of others stand in the way; afterwards replaces that by what was
 //! used. So what is spent never exceeds a limit, and nobody is refused for what others only reserved.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use decurion_model::catalog::{ModelInfo, Price, same_model};
 use decurion_model::{Head, ModelError, WireHead, WireMessage};
 use decurion_protocol::{Block, Charge, ChargeKind, Delta, Event, Money, Usage, WaitReason};
@@ -25,37 +23,6 @@ pub(crate) const LEAST_OUTPUT: u64 = 256;
 const OTHER_TOKENIZER: u64 = 2;
 /// How many tokens more a text can be where it is cut in two.
 const CUT: u64 = 16;
-/// How many heads are remembered.
-const MOST_HEADS: usize = 1_000;
-
-/// What providers have counted for the first requests of a session, by head: a request that begins with the same
-/// bytes costs no more than that for them, so only the rest needs a bound.
-#[derive(Debug, Default)]
-pub struct Scale(Mutex<HashMap<Bytes, Weighed>>);
-
-#[derive(Clone, Debug)]
-struct Weighed {
-    messages: Arc<[WireMessage]>,
-    tokens: u64,
-}
-
-impl Scale {
-    fn known(&self, head: &WireHead) -> Option<Weighed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&head.prefix).cloned()
-    }
-
-    /// Remembers what a request was counted as; the lightest with the same head is the most useful.
-    fn learn(&self, head: &WireHead, messages: &Arc<[WireMessage]>, tokens: u64) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if tokens == 0 || known.get(&head.prefix).is_some_and(|known| known.tokens <= tokens) {
-            return;
-        }
-        if known.len() >= MOST_HEADS {
-            known.clear();
-        }
-        known.insert(head.prefix.clone(), Weighed { messages: Arc::clone(messages), tokens });
-    }
-}
 
 /// The most tokens that a request with these messages can be counted as.
 pub(crate) fn weigh(run: &RunHandle, messages: &[WireMessage], counted: Option<&Counted>) -> u64 {

@@ -8,9 +8,9 @@ use decurion_protocol::{CallId, Intent, ToolOutput};
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec};
 use serde_json::Value;
 
-use crate::call::Call;
+use crate::bench::Call;
 
-pub const NAME: &str = "StructuredOutput";
+pub use crate::child::REPORT_TOOL as NAME;
 /// What the model is told when it ends without calling it.
 pub const NUDGE: &str = "Give your final answer now by calling the StructuredOutput tool once, with an input \
     that satisfies its schema.";

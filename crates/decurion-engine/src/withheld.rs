@@ -7,7 +7,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::{Access, Intent, Mode, Rule, RuleSet, Verdict, Worktree};
 use serde_json::Value;
 
-use crate::permission::{Around, Checkouts, Policy, decide, normal};
+use crate::normal_path::normal;
+use crate::permission::{Around, Checkouts, Policy, decide};
 use crate::ports::Instructions;
 use crate::symlinks::Symlinks;
 

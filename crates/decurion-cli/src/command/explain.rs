@@ -4,9 +4,9 @@
 use std::fmt::Write as _;
 
 use decurion_config::{Loaded, LoadedAgent, Skills, memory};
+use decurion_engine::child::ModeStep;
 use decurion_engine::child::{self, AgentInput, BACKGROUND, NEVER_FOR_AGENTS, NEVER_FOR_CUSTOM};
 use decurion_engine::ports::Memory;
-use decurion_engine::run_handle::ModeStep;
 use decurion_protocol::AgentDefinition;
 use serde_json::{Value, json};
 

@@ -12,10 +12,9 @@ use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, type
 use serde_json::{Value, json};
 
 use super::{NO_SESSION, caller};
-use crate::child::{AgentInput, AgentSettings, BackgroundChoice, ISOLATION};
+use crate::child::{AgentInput, AgentSettings, BackgroundChoice, FORK, ISOLATION};
 use crate::notice;
 use crate::permission::denied_type;
-use crate::session::fork;
 use crate::session_port::{Spawned, Spawning};
 use crate::task::{Ending, TaskView};
 
@@ -76,7 +75,7 @@ pub fn offered_types<'a>(
     rules: &RuleSet,
 ) -> Vec<&'a str> {
     let shown = definitions.iter().filter(|definition| !definition.hidden);
-    let names = shown.map(|definition| definition.name.as_str()).chain(forks.then_some(fork::NAME));
+    let names = shown.map(|definition| definition.name.as_str()).chain(forks.then_some(FORK));
     names.filter(|name| denied_type(rules, name).is_none()).collect()
 }
 
@@ -96,7 +95,7 @@ fn list(definitions: &[Arc<AgentDefinition>], forks: bool, rules: &RuleSet) -> S
     let is_offered = |name: &str| offered.contains(&name);
     let shown = definitions.iter().filter(|one| !one.hidden && is_offered(&one.name)).map(line);
     let fork = "- fork: a copy of yourself with this whole conversation, for a side task that needs it (tools: yours; sees the conversation)";
-    shown.chain(is_offered(fork::NAME).then(|| fork.to_owned())).collect::<Vec<_>>().join("\n")
+    shown.chain(is_offered(FORK).then(|| fork.to_owned())).collect::<Vec<_>>().join("\n")
 }
 
 fn schema(background: bool) -> Value {

@@ -14,8 +14,7 @@ use super::{NO_SESSION, caller};
 use crate::prompt;
 use crate::session_port::{Planned, Planning};
 
-/// The tool that leads in.
-pub const ENTER_PLAN: &str = "EnterPlanMode";
+pub use crate::permission::ENTER_PLAN;
 const ENTER_DESCRIPTION: &str = "Puts the session into plan mode: from then on nothing is changed until the user has \
      agreed to a plan. Use it before work that is large, or that could be done in ways the user would want to choose \
      between. Not for what is small and clear, nor for questions that are answered by reading.";

@@ -10,16 +10,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{NO_SESSION, caller};
+use crate::child::WORKTREE_TOOLS;
 use crate::prompt;
 use crate::session_port::{Leaving, Place, Relocation};
 
-const ENTER: &str = "EnterWorktree";
+const ENTER: &str = WORKTREE_TOOLS[0];
 const ENTER_DESCRIPTION: &str = "Moves the session into a git worktree of its own, on a new branch from what is checked out now. Use it when the \
      user asks to work in a worktree, or apart from their checkout. From then on relative paths and commands work \
      there, and nothing outside of it may be changed. Changes that are not committed stay behind. A worktree of this \
      name that was left earlier and that nobody uses is entered again.";
-const EXIT: &str = "ExitWorktree";
-pub(crate) const NAMES: [&str; 2] = [ENTER, EXIT];
+const EXIT: &str = WORKTREE_TOOLS[1];
 const EXIT_DESCRIPTION: &str = "Moves the session back to where it was before EnterWorktree. `keep` leaves the worktree and its branch as they \
      are; `remove` takes both away, and is refused if there is work in it, unless `discard_changes` says that this \
      work is to be lost: only if the user said so.";

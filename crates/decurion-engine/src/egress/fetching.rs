@@ -10,10 +10,10 @@ use decurion_protocol::{AuditKind, CallId, DecidedBy, Event, RunSpec, Verdict};
 use decurion_tools::http::{Connection, Connections};
 
 use super::{by_setting, denying_all, write};
-use crate::audit::Witness;
+use crate::bench::{Bench, Call};
 use crate::bounds;
-use crate::call::{Bench, Call};
 use crate::journal::{Journal, Who};
+use crate::witness::Witness;
 
 /// The gate of one call.
 pub struct Fetching {

@@ -4,26 +4,11 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
+use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::intent::WideTouch;
 
 use super::Around;
 use super::glob::{component_matches, path_matches, paths_meet};
-
-/// A path without `.` and `..`, by its text alone.
-pub fn normal(path: &Utf8Path) -> Utf8PathBuf {
-    let mut found = Utf8PathBuf::from("/");
-    for component in path.components() {
-        match component {
-            Utf8Component::ParentDir => {
-                found.pop();
-            }
-            Utf8Component::Normal(name) => found.push(name),
-            Utf8Component::RootDir | Utf8Component::CurDir | Utf8Component::Prefix(_) => {}
-        }
-    }
-    found
-}
 
 /// What a rule is used for: one that forbids is read as widely as it can be, one that allows as narrowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use decurion_tools::{Surroundings, bash};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::paths::normal;
 use super::{Around, Grant, Policy, Undecided, Walls, add_real_paths, decide, effective_mode};
+use crate::normal_path::normal;
 use crate::repository::{MOST_INDEX_BYTES, Standing, add_repositories};
 use crate::symlinks::Symlinks;
 

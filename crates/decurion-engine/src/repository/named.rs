@@ -123,7 +123,7 @@ impl Reader<'_> {
             (Some(rest), Some(home)) => home.join(rest),
             _ => from.join(value),
         };
-        crate::permission::normal(&path)
+        crate::normal_path::normal(&path)
     }
 }
 

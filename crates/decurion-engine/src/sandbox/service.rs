@@ -24,10 +24,10 @@ use sha2::{Digest as _, Sha256};
 use super::programs::Variables;
 use super::refusal::{self, Refusal};
 use super::{Compiled, SandboxError, SandboxMaker};
-use crate::audit::Witness;
 use crate::permission::{Around, Policy};
 use crate::ports::Redact;
 use crate::symlinks::Symlinks;
+use crate::witness::Witness;
 
 /// Folders for temporary files: a private one covers them as a whole, so that they are never shown as a whole.
 const TEMPORARY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];

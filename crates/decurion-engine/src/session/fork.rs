@@ -10,8 +10,7 @@ use serde_json::json;
 use crate::context::Prefix;
 use crate::session::run_task::Entry;
 
-/// The type that makes a fork.
-pub const NAME: &str = "fork";
+pub use crate::child::FORK as NAME;
 
 const ENTERED: &str = "You are now the agent that this call started. Everything above is your parent's \
     conversation, for context only: it may show tools that you do not have and work that is not yours. Do only \

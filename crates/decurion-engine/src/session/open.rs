@@ -14,16 +14,17 @@ use decurion_store::SessionFiles;
 use decurion_tools::{Http, Tool, ToolSet};
 
 use crate::approval::Rights;
-use crate::audit::Witness;
 use crate::child::Isolation;
+use crate::equipment::Equipment;
 use crate::hook::{HookSurroundings, Hooks};
 use crate::host::HostDesk;
 use crate::journal::{Journal, JournalOptions};
 use crate::mcp::{ServerPlace, SessionServers};
 use crate::permission::Around;
-use crate::ports::{Equipment, Model, Parts};
+use crate::ports::Model;
 use crate::sandbox::ServiceSandbox;
 use crate::session::actor::{Session, first_who};
+use crate::session::parts::Parts;
 use crate::session::resume::{Folded, Opened};
 use crate::session::rights_changes::RightsChanges;
 use crate::session::spec::HeadAndTools;
@@ -32,6 +33,7 @@ use crate::session::{resume, spec};
 use crate::skill::SkillTool;
 use crate::spill::SpillInto;
 use crate::withheld::Withheld;
+use crate::witness::Witness;
 use crate::worktree::{AskerRules, Made, Wanted, WorktreeError, Worktrees};
 use crate::{
     agent_tools, bounds, checkpoint, child, git, journal, mcp, permission, person_tools, prompt, skill,

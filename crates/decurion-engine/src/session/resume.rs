@@ -18,7 +18,8 @@ use decurion_store::{
 use crate::branch::{Branches, Part, Search};
 use crate::context::Context;
 use crate::journal::Durability;
-use crate::ports::{Models, Parts, new_run};
+use crate::ports::{Models, new_run};
+use crate::session::parts::Parts;
 use crate::session::rights_changes::RightsChanges;
 use crate::task::TaskTable;
 

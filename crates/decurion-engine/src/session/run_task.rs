@@ -17,13 +17,14 @@ use decurion_tools::shell::stopped;
 use futures_util::FutureExt as _;
 
 use crate::attach::{ATTACHMENT, Attached, attach};
-use crate::call::{self, Bench, Call};
+use crate::bench::{Bench, Call};
+use crate::call;
 use crate::calls::bench;
 use crate::context::{Context, OpenCall};
 use crate::journal::JournalLost;
 use crate::ports::new_line;
 use crate::prompt;
-use crate::run::{Progress, Stop, record, refold, run, tell_about};
+use crate::run::{Carried, Progress, Stop, record, refold, run, tell_about};
 use crate::run_handle::RunHandle;
 use crate::run_hooks::RunHooks;
 use crate::session::resources::Resources;
@@ -70,33 +71,6 @@ pub enum Beginning {
         /// Whether the agent has not worked before.
         first: bool,
     },
-}
-
-/// What an earlier run left to this one.
-#[derive(Default)]
-pub struct Carried {
-    /// Calls that were not begun, to be done first.
-    pub calls: Vec<OpenCall>,
-    pub last: Option<LastReply>,
-    /// Turns that count for this one's limit.
-    pub turns: u32,
-    /// Time that counts for this one's limit.
-    pub time: Duration,
-}
-
-/// The last reply of a run that did not end.
-pub struct LastReply {
-    /// The number of its record.
-    pub seq: u64,
-    pub text: String,
-    /// Why the model stopped.
-    pub stop_reason: Option<String>,
-    /// Whether it asked for nothing and nothing was said since: all that was missing is the ending.
-    pub is_final: bool,
-    /// Whether it was cut off and asked to go on.
-    pub continues: bool,
-    /// What was refused with nobody to ask, in the round before it.
-    pub denied: Option<String>,
 }
 
 /// How a fork enters its parent's conversation.

@@ -11,8 +11,9 @@ use decurion_protocol::{
 use decurion_tools::{Tool, ToolSet};
 use sha2::{Digest as _, Sha256};
 
-use crate::ports::{Fallback, Model, Parts, new_run};
+use crate::ports::{Fallback, Model, new_run};
 use crate::prompt;
+use crate::session::parts::Parts;
 use crate::skill;
 use crate::structured::StructuredOutput;
 

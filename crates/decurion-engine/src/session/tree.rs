@@ -28,16 +28,18 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::budget::AccountId;
+use crate::child::ModeStep;
 use crate::context::Context;
 use crate::foreground::ForegroundShells;
 use crate::journal::Who;
 use crate::permission::Grant;
 use crate::ports::Model;
-use crate::run_handle::{ModeStep, RunControl, RunHandle};
+use crate::run::Carried;
+use crate::run_handle::{RunControl, RunHandle};
 use crate::session::actor::{Changing, SessionActor};
 use crate::session::listing;
 use crate::session::resources::Resources;
-use crate::session::run_task::{Carried, Said};
+use crate::session::run_task::Said;
 use crate::session_port::{BackgroundShell, Looked, MayEnd, Sent};
 use crate::task::{Row, TaskTable};
 
@@ -140,7 +142,9 @@ impl SessionActor {
                 let _ = reply.send(changed.map(drop));
             }
             SessionRequest::Spawn(spawning, reply) => self.wanted(*spawning, reply).await,
-            SessionRequest::Prepared(draft, resources, reply) => self.was_prepared(*draft, resources, reply).await,
+            SessionRequest::Prepared(draft, resources, reply) => {
+                self.was_prepared(*draft, resources, reply).await
+            }
             SessionRequest::Abandoned => self.was_abandoned().await,
             SessionRequest::EndBelow(agent, reply) => self.end_below(&agent, reply),
             SessionRequest::OpenShell(shell, reply) => drop(reply.send(self.open_background(shell).await)),

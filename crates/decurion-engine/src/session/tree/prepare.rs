@@ -95,7 +95,8 @@ impl Needs {
             let trees = trees?;
             let made =
                 trees.make(&wanted).await.map_err(|error| format!("The agent was not begun: {error}"))?;
-            resources.noted(StartStep::Worktree, format!("{} from {}", made.worktree.path, made.worktree.base));
+            resources
+                .noted(StartStep::Worktree, format!("{} from {}", made.worktree.path, made.worktree.base));
             resources.work_in(trees, made);
         }
         if let Some(desk) = self.servers {
@@ -141,7 +142,8 @@ impl SessionActor {
         let requests = self.requests.clone();
         tokio::spawn(async move {
             // A panic must not leave the session waiting for ever.
-            let acquired = AssertUnwindSafe(needs.acquire(&draft, resources, &mut answer)).catch_unwind().await;
+            let acquired =
+                AssertUnwindSafe(needs.acquire(&draft, resources, &mut answer)).catch_unwind().await;
             let resources = acquired.unwrap_or_else(|_| Err(BROKEN.to_owned()));
             let draft = Box::new(draft);
             // The session waits for what is being prepared before it ends, so somebody listens.

@@ -11,7 +11,7 @@ use decurion_protocol::{
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::ports::Ask;
+use crate::approval::Ask;
 use crate::run_handle::RunHandle;
 use crate::session::resources::Resources;
 use crate::session::tree::prepare::Draft;

@@ -14,6 +14,7 @@ use decurion_protocol::{
 };
 use decurion_store::{Lease, LeaseState};
 
+use crate::child::ModeStep;
 use crate::child::{AgentInput, BackgroundChoice};
 use crate::context::Context;
 use crate::journal::Who;
@@ -21,10 +22,11 @@ use crate::mcp::OwnServers;
 use crate::permission::denied_type;
 use crate::ports::{Model, new_run};
 use crate::run::belongs;
-use crate::run_handle::{ModeStep, RunHandle};
+use crate::run::{Carried, LastReply};
+use crate::run_handle::RunHandle;
 use crate::session::actor::SessionActor;
 use crate::session::resources::Resources;
-use crate::session::run_task::{Carried, LastReply, Said};
+use crate::session::run_task::Said;
 use crate::session::spec;
 use crate::session_port::{Spawned, Spawning};
 use crate::task::{Row, TaskTable};
