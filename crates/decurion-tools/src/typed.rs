@@ -5,6 +5,9 @@
 //! one, another type, a value out of range or outside its enumeration is an issue each. The one leniency is
 //! that `3.0` is an integer, as JSON itself has it.
 //!
+//! Checked by hand: a model acts on the wording, and with `jsonschema` each kind of issue needs its own words here all the
+//! same, and a validator compiled for each call. Schemas derived by `schemars` would change what models are shown.
+//!
 //! Of JSON Schema our own tools need: `type`, `properties`, `required`, `enum`, `additionalProperties`
 //! (false or absent), `items`, `minimum`, `maximum`, `exclusiveMinimum`, `minLength`, `maxLength`,
 //! `minItems`, `maxItems`. Other words in a schema (`description`, `default`, `format`) do not constrain.
