@@ -290,6 +290,8 @@ mod tests {
         assert_eq!(touched("cd a; cat x"), ["/w/a/x", "/w/x"]);
         assert_eq!(touched("(cd a); cat x"), ["/w/x"]);
         assert_eq!(touched("cd a && cd b && cat x"), ["/w/a/b/x"]);
+        assert_eq!(touched("b || cd a && cat x"), ["/w/a/x", "/w/x"]);
+        assert_eq!(touched("b || cd a && c && cat x"), ["/w/a/x", "/w/x"]);
     }
 
     #[test]

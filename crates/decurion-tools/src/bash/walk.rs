@@ -113,9 +113,12 @@ impl<'a> Walker<'a> {
     fn and_or(&mut self, list: &AndOr) {
         let mut others = self.state.directories.clone();
         self.pipeline(&list.first);
+        // What runs after a failure runs where the shell was before, and so may all that follows it: in
+        // `a || cd b && c` nothing tells which of the two succeeded.
+        let mut may_have_failed = list.negated;
         for (on_success, stages) in &list.rest {
-            // What runs after a failure runs where the shell was before.
-            if !on_success || list.negated {
+            may_have_failed |= !on_success;
+            if may_have_failed {
                 merge(&mut self.state.directories, &others);
             }
             merge(&mut others, &self.state.directories);
@@ -323,7 +326,7 @@ impl<'a> Walker<'a> {
         let mark = if assign.append { "+" } else { "" };
         job.assigns.push(match single(&assign.value, self.around.home.as_deref()) {
             Some(value) => format!("{}{mark}={value}", assign.name),
-            None => assign.value.source.clone(),
+            None => written(assign),
         });
         job.not_literal = Some(format!("it sets {}", assign.name));
         if variable::is_dangerous(&assign.name) {
@@ -860,6 +863,14 @@ fn merge(into: &mut Vec<Utf8PathBuf>, from: &[Utf8PathBuf]) {
             into.push(directory.clone());
         }
     }
+}
+
+/// An assignment as it is written, with its name in one piece: a line may be continued inside of it.
+fn written(assign: &Assign) -> String {
+    let source = &assign.value.source;
+    let mark = if assign.append { "+" } else { "" };
+    let rest = source.split_once('=').filter(|_| source.replace("\\\n", "").starts_with(&assign.name));
+    rest.map_or_else(|| source.clone(), |(_, value)| format!("{}{mark}={value}", assign.name))
 }
 
 /// Streams that every process has.

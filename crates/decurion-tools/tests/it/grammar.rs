@@ -21,7 +21,7 @@ use judge::{Outcome, Tally};
 use stand::Stand;
 
 /// Generated commands of the short form. With the collected ones it takes some seconds.
-const FEW: usize = 400;
+const FEW: usize = 250;
 /// Stubs wait for the disk, so more of them run than there are processors.
 const THREADS: usize = 4;
 

@@ -83,23 +83,25 @@ fn runs_through(text: &str) -> bool {
 #[derive(Debug, PartialEq)]
 pub enum Ran {
     Command(Vec<String>),
-    /// An assignment to this variable.
-    Assignment(String),
+    /// An assignment to this variable, or a command of this one word.
+    Assignment(String, String),
 }
 
 /// Everything that bash traced, and that stubs noted.
 fn ran(done: &Done) -> Vec<Ran> {
     let mut found: Vec<Ran> = done.stubs.iter().cloned().map(Ran::Command).collect();
+    // Where a limit ended the shell, the last line is not whole.
+    let trace = done.trace.rsplit_once('\n').map_or("", |(whole, _)| whole);
     // A text with this mark in it is never believed, so it only stands where a line of the trace begins.
-    for line in done.trace.split("\n\u{1}").map(|line| line.trim_start_matches(MARK)) {
+    for line in trace.split("\n\u{1}").map(|line| line.trim_start_matches(MARK)) {
         let Some(line) = line.trim_end_matches('\n').strip_prefix("> ") else { continue };
         let compound = ["[[ ", "(( ", "((", "case ", "for ", "select "];
-        // The stand turns the trace on, and a nested bash may have it on already.
-        if line == "set -x" || compound.iter().any(|header| line.starts_with(header)) {
+        // The stand turns the trace on, a stub that is read as a script turns it off, and a nested bash may have it on already.
+        if line == "set -x" || line == "set +x" || compound.iter().any(|header| line.starts_with(header)) {
             continue;
         }
         if let Some(name) = assigned(line) {
-            found.push(Ran::Assignment(name.to_owned()));
+            found.push(Ran::Assignment(name.to_owned(), words(line).concat()));
             continue;
         }
         found.push(Ran::Command(words(line)));
@@ -114,7 +116,8 @@ fn assigned(line: &str) -> Option<&str> {
     let name = name.strip_suffix('+').unwrap_or(name);
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !name.is_empty();
     // A command of such a name has words behind it.
-    (plain && (value.starts_with('(') || words(value).len() <= 1)).then_some(name)
+    (plain && (value.starts_with('(') || (words(value).len() <= 1 && !value.starts_with(' '))))
+        .then_some(name)
 }
 
 /// The words of a line of the trace, which bash quotes so that it could read them again.
@@ -174,12 +177,13 @@ fn is_named(ran: &Ran, named: &ShellIntent) -> bool {
     let mut commands = named.commands.iter().filter(here);
     match ran {
         Ran::Command(_) => commands.any(|command| fits(ran, command)),
-        Ran::Assignment(name) => {
+        Ran::Assignment(name, _) => {
             let sets = |word: &String| assigns(word, name);
             commands.any(|command| {
                 let own = &command.words[command.assigned..];
                 let declares = own.first().is_some_and(|name| matches!(name.as_str(), "export" | "readonly"));
-                command.words[..command.assigned].iter().any(sets)
+                fits(ran, command)
+                    || command.words[..command.assigned].iter().any(sets)
                     || (declares && own.iter().any(|word| assigns(word, name)))
             })
         }
@@ -192,7 +196,10 @@ fn assigns(word: &str, name: &str) -> bool {
 
 /// Whether what ran is this command. A word that is not known stands for any number of words.
 fn fits(ran: &Ran, command: &ShellCommand) -> bool {
-    let Ran::Command(ran) = ran else { return false };
+    let ran = match ran {
+        Ran::Command(words) => words.as_slice(),
+        Ran::Assignment(_, word) => std::slice::from_ref(word),
+    };
     let named: Vec<Option<&str>> = (command.assigned..command.words.len())
         .map(|index| (!command.unknown.contains(&index)).then_some(command.words[index].as_str()))
         .collect();

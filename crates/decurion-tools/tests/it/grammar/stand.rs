@@ -52,11 +52,10 @@ impl Stand {
         let bin = stand.folder.path().join("bin");
         fs::create_dir(&bin).unwrap();
         fs::write(stand.folder.path().join("prelude"), stand.prelude()).unwrap();
-        let noting =
-            "#!/bin/sh\nprintf '%s\\0' \"$#\" \"${0##*/}\" \"$@\" >>\"${0%/bin/*}/calls\"\necho out\n";
+        let noting = "#!/bin/sh\nset +x\nprintf '%s\\0' \"$#\" \"${0##*/}\" \"$@\" >>\"${0%/bin/*}/calls\"\necho out\n";
         // A nested bash is bash too, traced like the first.
         let nested = format!(
-            "#!/bin/sh\nprintf '%s\\0' \"$#\" \"${{0##*/}}\" \"$@\" >>\"${{0%/bin/*}}/calls\"\n\
+            "#!/bin/sh\nset +x\nprintf '%s\\0' \"$#\" \"${{0##*/}}\" \"$@\" >>\"${{0%/bin/*}}/calls\"\n\
              export PATH=\"${{0%/*}}\" BASH_ENV=\"${{0%/bin/*}}/prelude\"\nexec {BASH} \"$@\"\n"
         );
         for name in STUBS.split_whitespace() {
