@@ -40,14 +40,18 @@ pub fn compare(text: &str, stand: &Stand) -> Outcome {
         home: Some(utf8(&home).to_owned()),
         directories: vec![utf8(&cwd).to_owned()],
     };
-    let named = decurion_tools::bash::analyse(text, &around);
+    let mut named = decurion_tools::bash::analyse(text, &around);
     let doubt =
         named.doubt.as_ref().or_else(|| named.commands.iter().find_map(|command| command.doubt.as_ref()));
     if let Some(doubt) = doubt {
         return Outcome::CannotTell(doubt.clone());
     }
     let done = stand.run(text);
-    let ran = ran(&done);
+    let mut ran = ran(&done);
+    let ran_words = ran.iter_mut().flat_map(Ran::words);
+    for word in named.commands.iter_mut().flat_map(|command| &mut command.words).chain(ran_words) {
+        *word = without_home(word, home.to_str().unwrap());
+    }
     if let Some(strange) = ran.iter().find(|ran| !is_named(ran, &named)) {
         return Outcome::NotNamed(format!("{strange:?} ran; named: {}", texts(&named)));
     }
@@ -85,6 +89,23 @@ pub enum Ran {
     Command(Vec<String>),
     /// An assignment to this variable, or a command of this one word.
     Assignment(String, String),
+    /// The head of a `for` or the like, or a command of such a name.
+    Head(Vec<String>),
+}
+
+impl Ran {
+    fn words(&mut self) -> &mut [String] {
+        match self {
+            Self::Command(words) | Self::Head(words) => words,
+            Self::Assignment(_, word) => std::slice::from_mut(word),
+        }
+    }
+}
+
+/// A word in which the home folder is `~` again inside of it. The analysis expands it there on purpose where bash may
+/// not: a path only looks further away then.
+fn without_home(word: &str, home: &str) -> String {
+    word.replace(&format!("={home}"), "=~").replace(&format!(":{home}"), ":~")
 }
 
 /// Everything that bash traced, and that stubs noted.
@@ -97,7 +118,11 @@ fn ran(done: &Done) -> Vec<Ran> {
         let Some(line) = line.trim_end_matches('\n').strip_prefix("> ") else { continue };
         let compound = ["[[ ", "(( ", "((", "case ", "for ", "select "];
         // The stand turns the trace on, a stub that is read as a script turns it off, and a nested bash may have it on already.
-        if line == "set -x" || line == "set +x" || compound.iter().any(|header| line.starts_with(header)) {
+        if line == "set -x" || line == "set +x" {
+            continue;
+        }
+        if compound.iter().any(|head| line.starts_with(head)) {
+            found.push(Ran::Head(words(line)));
             continue;
         }
         if let Some(name) = assigned(line) {
@@ -176,6 +201,7 @@ fn is_named(ran: &Ran, named: &ShellIntent) -> bool {
     let here = |command: &&ShellCommand| !command.inside.as_ref().is_some_and(|inside| inside.elsewhere);
     let mut commands = named.commands.iter().filter(here);
     match ran {
+        Ran::Head(_) => true,
         Ran::Command(_) => commands.any(|command| fits(ran, command)),
         Ran::Assignment(name, _) => {
             let sets = |word: &String| assigns(word, name);
@@ -197,7 +223,7 @@ fn assigns(word: &str, name: &str) -> bool {
 /// Whether what ran is this command. A word that is not known stands for any number of words.
 fn fits(ran: &Ran, command: &ShellCommand) -> bool {
     let ran = match ran {
-        Ran::Command(words) => words.as_slice(),
+        Ran::Command(words) | Ran::Head(words) => words.as_slice(),
         Ran::Assignment(_, word) => std::slice::from_ref(word),
     };
     let named: Vec<Option<&str>> = (command.assigned..command.words.len())
@@ -213,16 +239,17 @@ fn same(ran: &[String], named: &[Option<&str>], status: bool) -> bool {
         [] => ran.is_empty(),
         [None, rest @ ..] => (0..=ran.len()).any(|skip| same(&ran[skip..], rest, status)),
         [Some(word), rest @ ..] => ran.split_first().is_some_and(|(first, others)| {
-            (first == word || pipe(first) == pipe(word) || (status && digits(first) == digits(word)))
-                && same(others, rest, status)
+            let both_pipes = is_pipe(first) && is_pipe(word);
+            let both_numbers = status && digits(first).is_some_and(|first| Some(first) == digits(word));
+            (first == word || both_pipes || both_numbers) && same(others, rest, status)
         }),
     }
 }
 
-/// Names of pipes differ in their number.
-fn pipe(word: &str) -> Option<&str> {
-    let number = word.strip_prefix("/dev/fd/")?;
-    number.parse::<u32>().ok().filter(|number| *number > 9).map(|_| "pipe")
+/// The name of a pipe, which differs from others in its number.
+fn is_pipe(word: &str) -> bool {
+    let number = word.strip_prefix("/dev/fd/").and_then(|number| number.parse::<u32>().ok());
+    number.is_some_and(|number| number > 9)
 }
 
 /// The word with each number in it as `0`, where it has one.
