@@ -303,7 +303,7 @@ async fn a_hook_that_cannot_be_started_is_a_failure() {
     ];
     expect![[r#"
         ask Failed - "" "" it was not started: no such program: "no-such-program"
-        ask Failed - "" "" it was not started: cannot be passed to a process: argument 4
+        ask Failed - "" "" it was not started: cannot be passed to a process: argument 5
         ask Failed - "" "" it was not started: working directory cannot be entered (No such file or directory (os error 2)): "/nonexistent""#]].assert_eq(&lines.join("\n"));
 }
 
