@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result, bail};
 
 mod report;
+mod rooms;
 mod seeds;
 mod source;
 mod tidy;

@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use crate::rooms;
 use crate::seeds::{DOCUMENT, Proof, TestName, parse};
 
 /// Which crate may know which. ARCHITECTURE.md draws the same table; change it there first.
@@ -41,6 +42,7 @@ pub fn run() -> Result<()> {
     packages(&metadata, &mut problems)?;
     let sources = rust_files(&root().join("crates"))?;
     module_docs(&sources, &mut problems);
+    rooms::check(&root().join("crates/decurion-engine/src"), &sources, &mut problems)?;
     forgotten_tests(&mut problems)?;
     machine_paths(&mut problems)?;
     named_tests(&mut problems)?;

@@ -12,6 +12,9 @@ use decurion_protocol::{AgentId, Answer, DecidedBy, Mode, OwnRules, Question, Qu
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use decurion_protocol::WaitReason;
+use decurion_protocol::link::BoxFuture;
+
 use crate::journal::Who;
 use crate::permission::Undecided;
 
@@ -143,6 +146,31 @@ pub struct Ask {
     pub answer: oneshot::Sender<Heard>,
     /// Told when what may be done has changed while it is open: it may not have to be asked any more.
     pub rights_changed: Arc<Notify>,
+}
+
+/// The way from a call to a person.
+pub trait Person: Send + Sync {
+    /// Hands a question in; none if the session is gone.
+    fn ask(&self, ask: Box<Ask>) -> BoxFuture<'_, Option<()>>;
+
+    /// Shows what the run waits for.
+    fn waits(&self, reason: Option<WaitReason>);
+}
+
+/// That a run waits for an answer, while this lives.
+pub struct ShownQuestion<'a>(&'a dyn Person);
+
+impl<'a> ShownQuestion<'a> {
+    pub fn new(person: &'a dyn Person, question: QuestionId) -> Self {
+        person.waits(Some(WaitReason::Permission { question }));
+        Self(person)
+    }
+}
+
+impl Drop for ShownQuestion<'_> {
+    fn drop(&mut self) {
+        self.0.waits(None);
+    }
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub use crate::bench::{Bench, Call};
 use crate::bounds;
 use crate::child;
 use crate::confine::{Confinement, Place};
-use crate::egress::Fetching;
+use crate::egress::{Connecting, Fetching};
 use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
 use crate::journal::JournalLost;
@@ -46,6 +46,7 @@ use crate::run_hooks::{CallForHooks, RunHooks};
 use crate::sandbox::hints;
 use crate::symlinks::Symlinks;
 use crate::withheld::Withheld;
+use crate::witness::Witness;
 use crate::{checkpoint, mcp, permission_tool, person_tools, shell, skill};
 use foreseen::foreseen;
 pub use in_sandbox::Confined;
@@ -1100,7 +1101,10 @@ pub fn context(
         environment: environment(&equipment.environment, bench.spec.worktree.as_deref()),
         limits: Arc::clone(&equipment.limits),
         http: if call.name == "WebFetch" {
-            equipment.http.clone().through(Arc::new(Fetching::new(bench, call)))
+            equipment
+                .http
+                .clone()
+                .through(Arc::new(Fetching::new(connecting(bench, call), &equipment.denied_hosts)))
         } else {
             equipment.http.clone()
         },
@@ -1178,6 +1182,22 @@ async fn end(
     });
     let events = bench.run.journal.write(&bench.run.who, before).await?;
     Ok(Finished { events, denial: None, interrupt: false, notes: Vec::new(), stopped: None })
+}
+
+/// The call in whose name connections are made.
+fn connecting(bench: &Bench<'_>, call: &Call) -> Connecting {
+    let run = bench.run;
+    Connecting {
+        spec: Arc::clone(&bench.spec),
+        call: call.id.clone(),
+        who: run.who.clone(),
+        path: run.lineage.path.clone(),
+        modes: Arc::clone(&run.lineage.modes),
+        journal: run.journal.clone(),
+        rights: run.rights.clone(),
+        witness: Witness::new(bench),
+        person: Arc::new(run.clone()),
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::budget::Exhausted;
 use crate::context::{Context, Media, Omittable};
 use crate::journal::JournalLost;
 use crate::ports::new_line;
-use crate::run::{Progress, belongs, record, refold, room};
+use crate::progress::{Progress, belongs, record, refold, room};
 use crate::run_handle::RunHandle;
 use crate::run_hooks::RunHooks;
 use crate::spending::{self, Unasked};

@@ -28,15 +28,15 @@ use decurion_protocol::{
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
-use crate::approval::Ask;
 use crate::approval::Rights;
-use crate::bench::{Bench, Call};
+use crate::approval::{Ask, Person, ShownQuestion};
 use crate::bounds;
 use crate::child;
+use crate::child::ModeStep;
 use crate::journal::{Journal, Who};
-use crate::run_handle::RunHandle;
 use crate::sandbox::RefusedHost;
 use crate::witness::Witness;
+use decurion_protocol::RunSpec;
 pub use fetching::Fetching;
 pub use secrets::Secrets;
 
@@ -89,13 +89,24 @@ pub struct Pass {
     client: Arc<Client>,
 }
 
+/// The call in whose name connections are made, and the way to a person who decides about one.
+pub struct Connecting {
+    /// The run, with where it works now.
+    pub spec: Arc<RunSpec>,
+    pub call: CallId,
+    pub who: Who,
+    /// The way from the root, `main/<agent>/…`.
+    pub path: String,
+    pub modes: Arc<[ModeStep]>,
+    pub journal: Journal,
+    pub rights: watch::Receiver<Rights>,
+    pub witness: Witness,
+    pub person: Arc<dyn Person>,
+}
+
 /// In whose name a host is asked about.
 struct Caller {
-    run: RunHandle,
-    journal: Journal,
-    rights: watch::Receiver<Rights>,
-    call: CallId,
-    witness: Witness,
+    by: Connecting,
     /// What allows hosts, for the record.
     hosts: Arc<Hosts>,
     /// Hosts that were refused, the first [`MOST_REFUSED`].
@@ -180,22 +191,18 @@ impl Egress {
     }
 
     /// Leave for the commands of a call.
-    pub fn admit(self: &Arc<Self>, bench: &Bench<'_>, call: &Call, rules: &RuleSet) -> std::io::Result<Pass> {
+    pub fn admit(self: &Arc<Self>, by: Connecting, rules: &RuleSet) -> std::io::Result<Pass> {
         // A call may run its command twice.
-        let name = format!("{}/{}", call.id.as_str(), uuid::Uuid::new_v4().simple());
-        let hosts = if bench.spec.definition.sandbox.is_empty() {
+        let name = format!("{}/{}", by.call.as_str(), uuid::Uuid::new_v4().simple());
+        let hosts = if by.spec.definition.sandbox.is_empty() {
             self.allowed_by(rules)
         } else {
-            let by = |rule: &Rule| bounds::maker_of(&bench.spec, rule).unwrap_or_else(|| by_rule(rule));
-            Arc::new(self.compile(rules, &by))
+            let made_by = |rule: &Rule| bounds::maker_of(&by.spec, rule).unwrap_or_else(|| by_rule(rule));
+            Arc::new(self.compile(rules, &made_by))
         };
-        let narrowed = bounds::narrow(hosts.rules.clone(), &bench.spec);
+        let narrowed = bounds::narrow(hosts.rules.clone(), &by.spec);
         let caller = Arc::new(Caller {
-            run: bench.run.clone(),
-            journal: bench.run.journal.clone(),
-            rights: bench.run.rights.clone(),
-            call: call.id.clone(),
-            witness: Witness::new(bench),
+            by,
             hosts,
             refused: Mutex::default(),
             failed: Mutex::default(),
@@ -427,7 +434,7 @@ impl Recorder for Callers {
             note(&mut failed, problem.clone(), MOST_REFUSED);
         }
         let (by, words) = caller.source_of(record);
-        caller.witness.record(AuditKind::Egress {
+        caller.by.witness.record(AuditKind::Egress {
             host: record.host.clone(),
             port: record.port,
             address: record.address.map(|address| address.ip().to_string()),
@@ -438,7 +445,7 @@ impl Recorder for Callers {
             bytes_down: record.bytes_down,
         });
         let event = Event::Connection {
-            call: caller.call.clone(),
+            call: caller.by.call.clone(),
             host: record.host.clone(),
             port: record.port,
             address: record.address.map(|address| address.ip().to_string()),
@@ -447,7 +454,7 @@ impl Recorder for Callers {
             bytes_down: record.bytes_down,
             duration_ms: u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX),
         };
-        write(&caller.backlog, caller.journal.clone(), caller.run.who.clone(), event);
+        write(&caller.backlog, caller.by.journal.clone(), caller.by.who.clone(), event);
     }
 }
 
@@ -570,9 +577,8 @@ impl Caller {
     }
 
     fn is_answerable(&self) -> bool {
-        let rights = self.rights.borrow();
-        let mode =
-            child::mode((rights.mode, rights.undecided), &self.run.lineage.modes, rights.trusted).value;
+        let rights = self.by.rights.borrow();
+        let mode = child::mode((rights.mode, rights.undecided), &self.by.modes, rights.trusted).value;
         rights.answers && !matches!(mode, Mode::DontAsk | Mode::BypassPermissions | Mode::Plan)
     }
 
@@ -581,9 +587,9 @@ impl Caller {
         let rule = Rule::parse(&format!("WebFetch(domain:{host})"), RuleSource::Session).ok();
         let question = Question {
             id: QuestionId(uuid::Uuid::new_v4()),
-            agent: self.run.who.agent.clone(),
-            path: self.run.lineage.path.split('/').map(str::to_owned).collect(),
-            call: self.call.clone(),
+            agent: self.by.who.agent.clone(),
+            path: self.by.path.split('/').map(str::to_owned).collect(),
+            call: self.by.call.clone(),
             tool: CONNECTION.to_owned(),
             input: json!({"host": host, "port": port}),
             intent: Intent::titled(format!("Connect to {host}:{port}")),
@@ -597,10 +603,10 @@ impl Caller {
         };
         // A program that gives up its connection ends this at the next `await`.
         let mut withdrawal = Withdrawal { caller: self, question: Some(question.id) };
-        let _waiting = self.run.show_question(question.id);
+        let _waiting = ShownQuestion::new(&*self.by.person, question.id);
         let (answer, answered) = oneshot::channel();
-        let asked = Ask { who: self.run.who.clone(), question, answer, rights_changed: Arc::default() };
-        let sent = self.run.session.ask(Box::new(asked)).await;
+        let asked = Ask { who: self.by.who.clone(), question, answer, rights_changed: Arc::default() };
+        let sent = self.by.person.ask(Box::new(asked)).await;
         let heard = match sent {
             Some(()) => answered.await.ok(),
             None => None,
@@ -630,8 +636,8 @@ impl Drop for Withdrawal<'_> {
         let message = "the program gave up its connection before there was an answer".to_owned();
         let answer = Answer::Deny { message, interrupt: false };
         let event = Event::Answered { question, answer, by: "nobody".to_owned() };
-        let Caller { backlog, journal, run, .. } = self.caller;
-        write(backlog, journal.clone(), run.who.clone(), event);
+        let Caller { backlog, by, .. } = self.caller;
+        write(backlog, by.journal.clone(), by.who.clone(), event);
     }
 }
 

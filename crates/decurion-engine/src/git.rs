@@ -14,8 +14,6 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::{Exit, Guard, Launch, Output, Sandbox};
 use decurion_protocol::WorkingChanges;
 
-use crate::sandbox::SandboxMaker;
-
 /// How long all of it may take.
 const MOMENT: Duration = Duration::from_millis(500);
 /// How long git may take to end once it must.
@@ -57,10 +55,8 @@ pub async fn status(
     guard: &Guard,
     environment: &[(OsString, OsString)],
     cwd: &Utf8Path,
-    trusted: bool,
-    maker: Option<Arc<SandboxMaker>>,
+    sandbox: Option<Arc<Sandbox>>,
 ) -> Option<String> {
-    let sandbox = permitted(cwd, trusted, maker).await.ok()?;
     let ask = |args| ask(guard, environment, cwd, args, sandbox.clone());
     let all = async { tokio::join!(ask(&CHANGED), ask(&COMMITS), ask(&MAIN)) };
     let (changed, commits, main) = tokio::time::timeout(MOMENT, all).await.ok()?;
@@ -72,10 +68,8 @@ pub async fn changes(
     guard: &Guard,
     environment: &[(OsString, OsString)],
     cwd: &Utf8Path,
-    trusted: bool,
-    maker: Option<Arc<SandboxMaker>>,
+    sandbox: Option<Arc<Sandbox>>,
 ) -> Result<WorkingChanges, String> {
-    let sandbox = permitted(cwd, trusted, maker).await?;
     let ask = |args| ask(guard, environment, cwd, args, sandbox.clone());
     let all = async {
         let (diff, untracked) = tokio::join!(ask(&DIFF), ask(&UNTRACKED));
@@ -93,27 +87,6 @@ pub async fn changes(
     let names = untracked.text.lines().take(MOST_LINES).map(cut);
     let is_cut = diff.is_cut || untracked.is_cut || untracked.text.lines().count() > MOST_LINES;
     Ok(WorkingChanges { untracked: names.collect(), is_cut, diff: diff.text })
-}
-
-/// The sandbox in which git may look at a working directory, if it needs one; the error says why it may not.
-async fn permitted(
-    cwd: &Utf8Path,
-    trusted: bool,
-    maker: Option<Arc<SandboxMaker>>,
-) -> Result<Option<Arc<Sandbox>>, String> {
-    let from = cwd.to_owned();
-    let look = tokio::task::spawn_blocking(move || {
-        let Some(doubt) = crate::repository::doubt(&from, crate::repository::Purpose::Look, None) else {
-            return Ok(None);
-        };
-        if !trusted {
-            return Err(format!("{doubt}; `decurion trust` lets git run here"));
-        }
-        // A command of an earlier session may have made the repository in a folder that was trusted then.
-        let sandbox = maker.map(|maker| maker.compile_look(&from)).transpose();
-        sandbox.map_err(|error| error.to_string())
-    });
-    Ok(look.await.map_err(|error| error.to_string())??.map(Arc::new))
 }
 
 /// What was printed, where all of it was read.
@@ -232,7 +205,7 @@ pub(crate) fn settings_mark(common: &Utf8Path) -> Option<u64> {
     let worktrees = common.join("worktrees");
     for file in settings_files(common)?.iter().filter(|file| !file.starts_with(&worktrees)) {
         if file.symlink_metadata().is_ok() {
-            (file, crate::repository::small(file)).hash(&mut hasher);
+            (file, crate::small_file::small(file)).hash(&mut hasher);
         }
     }
     Some(hasher.finish())
@@ -268,11 +241,11 @@ pub(crate) fn common(cwd: &Utf8Path) -> Option<Utf8PathBuf> {
 fn folders(cwd: &Utf8Path) -> Option<(Utf8PathBuf, Utf8PathBuf)> {
     let git = cwd.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
     // A linked checkout names the folder, whose configuration may be in the one it belongs to.
-    let own = match crate::repository::small(&git) {
+    let own = match crate::small_file::small(&git) {
         Some(link) => git.parent().unwrap_or(&git).join(link.trim().strip_prefix("gitdir: ")?),
         None => git,
     };
-    let common = crate::repository::small(&own.join("commondir")).map(|path| own.join(path.trim()));
+    let common = crate::small_file::small(&own.join("commondir")).map(|path| own.join(path.trim()));
     let common = common.unwrap_or_else(|| own.clone());
     Some((own, common))
 }
@@ -282,7 +255,7 @@ fn has_mark(file: &Utf8Path, marks: &[&str]) -> bool {
     if !file.exists() {
         return false;
     }
-    crate::repository::small(file).is_none_or(|text| {
+    crate::small_file::small(file).is_none_or(|text| {
         let text = text.to_lowercase();
         marks.iter().any(|mark| text.contains(mark))
     })

@@ -6,14 +6,14 @@
 //! | room | files | takes | makes |
 //! |---|---|---|---|
 //! | 1 session | `session` | commands, requests of runs | a `RunSpec`, a living run, its ending on record |
-//! | 2 loop | `run`, `spending`, `compact` | a run and its conversation | turns, until an outcome |
+//! | 2 loop | `run`, `progress`, `spending`, `compact` | a run and its conversation | turns, until an outcome |
 //! | 3 context | `context`, `branch` | the journal so far | the messages of a request |
 //! | 4 turn | `turn` | a request | one message |
 //! | 5 calls | `calls`, `structured` | the message's calls | an order, and what may overlap |
 //! | 6 call | `call`, `shell`, `skill`, `agent_tools`, `attach`, `run_hooks`, `permission_tool`, `person_tools`, `elicit`, `checkpoint`, `audit`, `witness`, `spill` | one call | its result |
 //! | 7 way to the session | `run_handle`, `session_port`, `foreground`, `approval`, `bench`, `equipment` | what a run wants of its session | an answer |
 //! | 8 rules | `permission`, `rules`, `bounds`, `confine`, `symlinks`, `normal_path`, `withheld` | what a call would touch | whether it may |
-//! | 9 walls | `sandbox`, `egress`, `footprint`, `repository`, `git` | the rules | what the kernel and the proxy let through |
+//! | 9 walls | `sandbox`, `egress`, `footprint`, `small_file`, `repository`, `git` | the rules | what the kernel and the proxy let through |
 //! | 10 around | `mcp`, `hook`, `host`, `worktree`, `merge` | servers, hooks, the host, git worktrees | tools, answers, folders |
 //! | 11 facts | `task`, `budget`, `child`, `notice`, `prompt`, `ports`, `scale` | events, settings | tables, decisions, texts |
 //! | 12 journal | `journal`, `live` | events | numbered lines on disk, then the same to every reader |
@@ -53,6 +53,7 @@ pub mod permission;
 mod permission_tool;
 mod person_tools;
 pub mod ports;
+mod progress;
 pub mod prompt;
 pub mod repository;
 mod rules;
@@ -65,6 +66,7 @@ mod session;
 mod session_port;
 mod shell;
 pub mod skill;
+mod small_file;
 pub mod spending;
 mod spill;
 mod structured;

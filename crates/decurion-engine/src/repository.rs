@@ -13,18 +13,16 @@ mod named;
 mod remotes;
 
 use std::collections::{BTreeSet, HashMap};
-use std::io::Read as _;
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use decurion_protocol::Intent;
 use decurion_protocol::intent::{ShellCommand, ShellIntent, ShownFiles};
 
 use crate::permission::add_real_paths;
+pub(crate) use crate::small_file::small;
 use crate::symlinks::Symlinks;
 pub(crate) use named::{Named, named};
 
-/// The most that is read of a small file.
-const MOST_BYTES: u64 = 256 << 10;
 /// The most bytes that one look reads of git's lists of files, of all repositories together.
 pub const MOST_INDEX_BYTES: u64 = 256 << 20;
 /// The same for one rule about files, which is looked up while the session waits.
@@ -621,16 +619,25 @@ fn names_another(commondir: &Utf8Path) -> bool {
     !is_absent(commondir) && small(commondir).is_none_or(|text| text.trim_end_matches(['\n', '\r']) != ".")
 }
 
-/// The text of a small file; none for everything else.
-pub(crate) fn small(path: &Utf8Path) -> Option<String> {
-    crate::footprint::note_content(path.as_std_path());
-    let file = crate::footprint::told(path, decurion_tools::open_ordinary(path.as_std_path())).ok()?;
-    if file.metadata().ok()?.len() > MOST_BYTES {
-        return None;
-    }
-    let mut text = String::new();
-    file.take(MOST_BYTES).read_to_string(&mut text).ok()?;
-    Some(text)
+/// The sandbox in which git may look at a working directory, if it needs one; the error says why it may not.
+pub(crate) async fn sandbox_to_look(
+    cwd: &Utf8Path,
+    trusted: bool,
+    maker: Option<std::sync::Arc<crate::sandbox::SandboxMaker>>,
+) -> Result<Option<std::sync::Arc<decurion_exec::Sandbox>>, String> {
+    let from = cwd.to_owned();
+    let look = tokio::task::spawn_blocking(move || {
+        let Some(doubt) = doubt(&from, Purpose::Look, None) else {
+            return Ok(None);
+        };
+        if !trusted {
+            return Err(format!("{doubt}; `decurion trust` lets git run here"));
+        }
+        // A command of an earlier session may have made the repository in a folder that was trusted then.
+        let sandbox = maker.map(|maker| maker.compile_look(&from)).transpose();
+        sandbox.map_err(|error| error.to_string())
+    });
+    Ok(look.await.map_err(|error| error.to_string())??.map(std::sync::Arc::new))
 }
 
 #[cfg(test)]

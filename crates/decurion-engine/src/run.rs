@@ -1,18 +1,17 @@
 //! Room 3. The loop. Takes a decided [`RunSpec`] and its conversation, makes turns until there is an
 //! [`Outcome`]. Root, named, fork, worker and member all run exactly this.
 
-use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_model::{Dialect, Head, ModelError, ModelRequest, WireHead, WireMessage};
+use decurion_model::{Dialect, ModelError, WireMessage};
 use decurion_protocol::event::ending;
 use decurion_protocol::{
-    Activity, Block, CallId, Envelope, Event, Limits, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
-    Skill, TaskProgress, Timing, Totals,
+    Activity, Block, CallId, Event, LineId, Message, MessageMeta, Origin, Outcome, Pattern, Skill,
+    TaskProgress,
 };
 use decurion_tools::alias;
 
@@ -24,15 +23,16 @@ use crate::compact::{Trigger, Unsummarised, compact};
 use crate::context::{Context, Media, OpenCall, PAUSED};
 use crate::journal::JournalLost;
 use crate::ports::{Instructions, new_line, unused_call};
+use crate::progress::{Progress, hear, record, room, take_in};
 use crate::prompt;
 use crate::run_handle::RunHandle;
 use crate::run_hooks::{MOST_BLOCKS, RunHooks};
 use crate::session_port::MayEnd;
 use crate::skill;
-use crate::spending::{self, Charges, Held, LEAST_OUTPUT, Unasked};
+use crate::spending::{self, LEAST_OUTPUT, Unasked};
 use crate::structured;
 use crate::task::BY_ANSWER;
-use crate::turn::{Broken, Partial, Reply, Waits, turn};
+use crate::turn::{Partial, Reply};
 
 /// How often a model that was cut off or said nothing useful is asked to go on.
 const MOST_NUDGES: u32 = 3;
@@ -47,165 +47,12 @@ const REPEATED_ENDED: u32 = 6;
 const MOST_ACTIVITIES: usize = 5;
 const MOST_INPUT: usize = 200;
 
-/// What changes while a run lives; the run's task alone owns it.
-pub struct Progress {
-    pub context: Context,
-    /// What it took so far.
-    pub totals: Totals,
-    pub turns: u32,
-    /// The line of the prompt that this run began with, until that is in the conversation.
-    pub untaken: Option<LineId>,
-    nudges: u32,
-    /// How often in a row the provider paused a reply.
-    pauses: u32,
-    /// How often no answer came in the shape that was asked for.
-    missed: u32,
-    began: Duration,
-    /// How long earlier runs of the same work took.
-    before: Duration,
-    /// Whether the last reply only lacks its ending.
-    is_final: bool,
-    /// Why the last round of calls was refused with nobody to ask, if it was.
-    denied: Option<String>,
-    /// What has come of the reply that is being asked for; none while none is.
-    pub partial: Option<Partial>,
-    /// What the last reply said, with the replies it continues.
-    said: String,
-    /// Whether the next reply continues the last.
-    continues: bool,
-    repair: Repair,
-    /// How full the window was when no summary could be had, until the conversation is shortened.
-    unsummarised: Option<u64>,
-    /// The last round's calls and results, and how often in a row they were the same.
-    repeated: Option<((u64, u64), u32)>,
-    /// The limits under which it was told that its budget ends, if it was.
-    warned: Option<Limits>,
-    /// How often in a row hooks sent it on.
-    blocks: u32,
-    /// The number of the last reply's record.
-    replied_at: u64,
-    /// How long the last request took, until that is on record.
-    timing: Option<Timing>,
-    /// What was used for no reply, until that is on record.
-    pub(crate) charges: Charges,
-    activities: VecDeque<Activity>,
-    /// Folders whose instructions were looked for.
-    folders: HashSet<Utf8PathBuf>,
-    /// Files that skills were looked for.
-    files: HashSet<Utf8PathBuf>,
-}
-
-/// What an earlier run left to this one.
-#[derive(Default)]
-pub struct Carried {
-    /// Calls that were not begun, to be done first.
-    pub calls: Vec<OpenCall>,
-    pub last: Option<LastReply>,
-    /// Turns that count for this one's limit.
-    pub turns: u32,
-    /// Time that counts for this one's limit.
-    pub time: Duration,
-}
-
-/// The last reply of a run that did not end.
-pub struct LastReply {
-    /// The number of its record.
-    pub seq: u64,
-    pub text: String,
-    /// Why the model stopped.
-    pub stop_reason: Option<String>,
-    /// Whether it asked for nothing and nothing was said since: all that was missing is the ending.
-    pub is_final: bool,
-    /// Whether it was cut off and asked to go on.
-    pub continues: bool,
-    /// What was refused with nobody to ask, in the round before it.
-    pub denied: Option<String>,
-}
-
-/// What was already tried with a request that the provider rejected. Each is tried once until there is a reply.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Repair {
-    /// It is sent without images and documents, because of this error.
-    without_media: Option<String>,
-    is_compacted: bool,
-}
-
 /// Why the loop stopped without an outcome of its own.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
     /// The transcript cannot be written.
     #[error(transparent)]
     Journal(#[from] JournalLost),
-}
-
-impl Progress {
-    /// Whether its next request holds images and documents.
-    pub fn media(&self) -> Media {
-        if self.repair.without_media.is_some() { Media::LeftOut } else { Media::Sent }
-    }
-
-    /// What it has said last.
-    pub fn said(&self) -> &str {
-        &self.said
-    }
-
-    /// A run about to begin with this conversation.
-    pub fn new(run: &RunHandle, context: Context) -> Self {
-        Self {
-            context,
-            totals: Totals::default(),
-            turns: 0,
-            untaken: None,
-            nudges: 0,
-            pauses: 0,
-            missed: 0,
-            began: run.clock.elapsed(),
-            before: Duration::ZERO,
-            is_final: false,
-            denied: None,
-            partial: None,
-            said: String::new(),
-            continues: false,
-            repair: Repair::default(),
-            unsummarised: None,
-            repeated: None,
-            warned: None,
-            blocks: 0,
-            replied_at: 0,
-            timing: None,
-            charges: Charges::default(),
-            activities: VecDeque::new(),
-            folders: HashSet::new(),
-            files: HashSet::new(),
-        }
-    }
-
-    /// The same after an earlier run of the same work.
-    #[must_use]
-    pub fn after(mut self, carried: &Carried) -> Self {
-        (self.turns, self.before) = (carried.turns, carried.time);
-        if let Some(last) = &carried.last {
-            (self.replied_at, self.is_final) = (last.seq, last.is_final);
-            self.said.clone_from(&last.text);
-            self.continues = last.continues;
-            self.denied.clone_from(&last.denied);
-            self.totals.stop_reason.clone_from(&last.stop_reason);
-        }
-        self
-    }
-
-    /// Instruction files of folders, and skills about files, are told again when something is read again.
-    pub fn forget_folders(&mut self) {
-        self.folders.clear();
-        self.files.clear();
-    }
-
-    /// How long the work has taken.
-    pub fn elapsed(&self, run: &RunHandle) -> Duration {
-        let now = run.clock.elapsed();
-        let held = run.paused_by(now);
-        self.before + now.saturating_sub(self.began).saturating_sub(held)
-    }
 }
 
 /// The loop. Calls that an earlier run left are done first.
@@ -273,12 +120,6 @@ async fn listen(run: &RunHandle, progress: &mut Progress) {
     take_in(progress, &heard.unwrap_or_default());
 }
 
-fn take_in(progress: &mut Progress, heard: &[Arc<Envelope>]) {
-    for envelope in heard {
-        progress.context.apply(&envelope.event);
-    }
-}
-
 /// Whether the run may end; if not, it has heard why. Gives the shells that were stopped for it.
 async fn may_end(run: &RunHandle, progress: &mut Progress) -> Option<Vec<String>> {
     // Whoever began nothing and was told nothing has nothing to wait for; what comes too late is found by
@@ -294,29 +135,6 @@ async fn may_end(run: &RunHandle, progress: &mut Progress) -> Option<Vec<String>
             None
         }
     }
-}
-
-/// Puts a prompt or a note into the conversation.
-pub async fn hear(
-    run: &RunHandle,
-    progress: &mut Progress,
-    blocks: Vec<Block>,
-    origin: Origin,
-) -> Result<(), JournalLost> {
-    let message = Message { role: decurion_protocol::Role::User, blocks };
-    let meta = MessageMeta { origin, ..MessageMeta::default() };
-    let parent = progress.context.leaf();
-    let event = Event::Message { message, lines: vec![new_line()], parent, meta: Box::new(meta) };
-    record(run, progress, vec![event]).await
-}
-
-/// Writes events, then takes them into the conversation.
-pub async fn record(run: &RunHandle, progress: &mut Progress, events: Vec<Event>) -> Result<(), JournalLost> {
-    let written = run.journal.write(&run.who, events).await?;
-    for envelope in written {
-        progress.context.apply(&envelope.event);
-    }
-    Ok(())
 }
 
 /// The limit that ends the run before its next turn, if one does.
@@ -403,12 +221,6 @@ fn is_full(run: &RunHandle, progress: &Progress) -> bool {
     compaction.automatic && progress.context.tokens() > limit.max(grown)
 }
 
-/// How many tokens a request may hold so that the longest reply still fits the window.
-pub(crate) fn room(run: &RunHandle) -> u64 {
-    let window = run.voice.model.info.window;
-    window.saturating_sub(run.voice.head.max_output_tokens.min(window / 2))
-}
-
 /// Why there is no reply.
 enum Refusal {
     /// The run was paused before there was a reply.
@@ -443,27 +255,6 @@ async fn ask(run: &RunHandle, progress: &mut Progress) -> Result<Reply, Refusal>
     Ok(reply)
 }
 
-/// A request of this run.
-pub(crate) fn request(run: &RunHandle, head: Arc<WireHead>, messages: Arc<[WireMessage]>) -> ModelRequest {
-    ModelRequest { head, messages, tag: run.tag.clone(), fallback: spending::fallback(run) }
-}
-
-/// Asks the model, and counts the time that took.
-pub(crate) async fn timed_turn(
-    run: &RunHandle,
-    progress: &mut Progress,
-    head: &Head,
-    request: ModelRequest,
-    held: &mut Held,
-) -> Result<Reply, Broken> {
-    let mut waits = Waits::new(&*run.clock);
-    let reply = turn(&run, head, request, held, (&mut waits, progress.partial.as_mut())).await;
-    let timing = waits.finish();
-    progress.totals.api_duration_ms = progress.totals.api_duration_ms.saturating_add(timing.ms);
-    progress.timing = Some(timing);
-    reply
-}
-
 /// What to do about a request that failed for good: shorten the conversation if it is too long, try once without
 /// images and documents, or end. Any other refusal leaves the conversation as it is.
 async fn recover(
@@ -488,43 +279,6 @@ async fn recover(
         }
         _ => fail(run, progress, &error).await.map(Some),
     }
-}
-
-/// The conversation again, from the record.
-pub async fn refold(run: &RunHandle, empty: Context) -> Option<Context> {
-    run.journal.fold(0, empty, folding(run)).await
-}
-
-/// The conversation of a root that works, for whoever only looks at it.
-pub async fn refold_root(run: &RunHandle, empty: Context) -> Option<Context> {
-    run.journal.read_root(empty, folding(run)).await
-}
-
-/// Takes what is a run's of the record into its conversation.
-fn folding(run: &RunHandle) -> impl FnMut(&mut Context, Envelope) + Send + 'static {
-    let agent = run.who.agent.clone();
-    let before = run.lineage.inherited.clone();
-    let branches = run.journal.branches();
-    move |context: &mut Context, envelope: Envelope| {
-        if let Some(until) = belongs(&envelope, agent.as_ref(), &before) {
-            let part = branches.part(&envelope, until);
-            if envelope.agent == agent { context.take(&part) } else { context.take_inherited(&part) }
-        }
-    }
-}
-
-/// Whether a record is part of an agent's conversation, its own or what it inherited, and up to which record whose it
-/// is was that conversation's to change.
-pub fn belongs(
-    envelope: &Envelope,
-    agent: Option<&decurion_protocol::AgentId>,
-    inherited: &[(Option<decurion_protocol::AgentId>, u64)],
-) -> Option<u64> {
-    if envelope.agent.as_ref() == agent {
-        return Some(u64::MAX);
-    }
-    let from = |(whose, through): &&(_, u64)| envelope.agent == *whose && envelope.seq <= *through;
-    inherited.iter().find(from).map(|(_, through)| *through)
 }
 
 /// Ends the run with what the provider said, also as a message that people see and the model does not.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use decurion_model::{Head, RequestTag, WireHead};
+use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{
     AgentId, CallId, Clock, Event, Limits, OwnRules, QuestionId, RunSpec, SessionId, TaskProgress,
     WaitReason, Worktree,
@@ -16,7 +17,7 @@ use decurion_tools::{Printed, ToolSet};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::approval::Rights;
+use crate::approval::{Ask, Person, Rights, ShownQuestion};
 use crate::budget::{AccountId, Budget};
 use crate::child::ModeStep;
 use crate::context::Prefix;
@@ -368,17 +369,17 @@ impl RunHandle {
 
     /// Shows that the run waits for an answer to a question, until what is returned is dropped.
     pub fn show_question(&self, question: QuestionId) -> ShownQuestion<'_> {
-        self.waits(Some(WaitReason::Permission { question }));
-        ShownQuestion(self)
+        ShownQuestion::new(self, question)
     }
 }
 
-/// That a run waits for an answer, while this lives.
-pub struct ShownQuestion<'a>(&'a RunHandle);
+impl Person for RunHandle {
+    fn ask(&self, ask: Box<Ask>) -> BoxFuture<'_, Option<()>> {
+        self.session.ask(ask)
+    }
 
-impl Drop for ShownQuestion<'_> {
-    fn drop(&mut self) {
-        self.0.waits(None);
+    fn waits(&self, reason: Option<WaitReason>) {
+        RunHandle::waits(self, reason);
     }
 }
 

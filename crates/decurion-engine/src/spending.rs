@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use decurion_model::catalog::{ModelInfo, Price, same_model};
-use decurion_model::{Head, ModelError, WireHead, WireMessage};
+use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
 use decurion_protocol::{Block, Charge, ChargeKind, Delta, Event, Money, Usage, WaitReason};
 use tokio::sync::{Notify, watch};
 
@@ -13,9 +13,9 @@ use crate::budget::{Amount, Budget, Exhausted, Reservation, Ticket, Want};
 use crate::context::Counted;
 use crate::journal::JournalLost;
 use crate::ports::{Fallback, Model};
-use crate::run::{Progress, request, timed_turn};
+use crate::progress::Progress;
 use crate::run_handle::RunHandle;
-use crate::turn::{Broken, Reply};
+use crate::turn::{Broken, Reply, Waits, turn};
 
 /// The fewest output tokens worth asking for when a budget is short.
 pub(crate) const LEAST_OUTPUT: u64 = 256;
@@ -464,4 +464,25 @@ fn count(progress: &mut Progress, model: &str, info: &ModelInfo, usage: &Usage) 
     entry.cost = entry.cost.plus(cost);
     entry.window = info.window;
     entry.max_output = info.max_output;
+}
+
+/// A request of this run.
+fn request(run: &RunHandle, head: Arc<WireHead>, messages: Arc<[WireMessage]>) -> ModelRequest {
+    ModelRequest { head, messages, tag: run.tag.clone(), fallback: fallback(run) }
+}
+
+/// Asks the model, and counts the time that took.
+async fn timed_turn(
+    run: &RunHandle,
+    progress: &mut Progress,
+    head: &Head,
+    request: ModelRequest,
+    held: &mut Held,
+) -> Result<Reply, Broken> {
+    let mut waits = Waits::new(&*run.clock);
+    let reply = turn(&run, head, request, held, (&mut waits, progress.partial.as_mut())).await;
+    let timing = waits.finish();
+    progress.totals.api_duration_ms = progress.totals.api_duration_ms.saturating_add(timing.ms);
+    progress.timing = Some(timing);
+    reply
 }

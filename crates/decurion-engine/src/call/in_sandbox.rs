@@ -225,7 +225,7 @@ impl Leave {
             return Ok(Some(Confined { sandbox: None, pass: None, variables, made: Made::default() }));
         };
         let egress = egress.filter(|_| sandbox.network);
-        let pass = egress.map(|egress| egress.admit(bench, call, &rules)).transpose();
+        let pass = egress.map(|egress| egress.admit(super::connecting(bench, call), &rules)).transpose();
         let pass = pass.map_err(|error| format!("it cannot be given a way to the network: {error}"))?;
         let (sandbox, pass) = (Some(Arc::new(sandbox)), pass.map(Arc::new));
         Ok(Some(Confined { sandbox, pass, variables, made: Made::default() }))

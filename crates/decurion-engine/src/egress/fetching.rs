@@ -9,8 +9,7 @@ use decurion_egress::{Host, HostRules};
 use decurion_protocol::{AuditKind, CallId, DecidedBy, Event, RunSpec, Verdict};
 use decurion_tools::http::{Connection, Connections};
 
-use super::{by_setting, denying_all, write};
-use crate::bench::{Bench, Call};
+use super::{Connecting, by_setting, denying_all, write};
 use crate::bounds;
 use crate::journal::{Journal, Who};
 use crate::witness::Witness;
@@ -28,19 +27,13 @@ pub struct Fetching {
 }
 
 impl Fetching {
-    pub fn new(bench: &Bench<'_>, call: &Call) -> Self {
-        let hosts = bench.run.equipment.denied_hosts.iter();
-        let denied: Vec<(String, String)> = hosts.map(|host| (host.clone(), by_setting(host))).collect();
+    pub fn new(by: Connecting, denied: &[String]) -> Self {
+        let denied: Vec<(String, String)> =
+            denied.iter().map(|host| (host.clone(), by_setting(host))).collect();
         let open = HostRules::new([], [], true).map_err(|error| error.to_string());
         let denied = open.and_then(|open| denying_all(open, &denied));
-        Self {
-            denied,
-            spec: Arc::clone(&bench.spec),
-            journal: bench.run.journal.clone(),
-            who: bench.run.who.clone(),
-            call: call.id.clone(),
-            witness: Witness::new(bench),
-        }
+        let Connecting { spec, journal, who, call, witness, .. } = by;
+        Self { denied, spec, journal, who, call, witness }
     }
 }
 

@@ -15,7 +15,8 @@ use crate::agent_tools::task_output;
 use crate::context::{Context, estimate};
 use crate::git;
 use crate::mcp::{self, SessionServers};
-use crate::run::refold_root;
+use crate::progress::refold_root;
+use crate::repository;
 use crate::session::actor::{Session, SessionActor};
 use crate::skill;
 
@@ -87,7 +88,11 @@ impl SessionActor {
             return self.reply(id, Reply::Refused { reason });
         };
         self.reply_later(id, async move {
-            match git::changes(&guard, &environment, &cwd, trusted, maker).await {
+            let changes = async {
+                let sandbox = repository::sandbox_to_look(&cwd, trusted, maker).await?;
+                git::changes(&guard, &environment, &cwd, sandbox).await
+            };
+            match changes.await {
                 Ok(changes) => held(&changes),
                 Err(reason) => Reply::Refused { reason },
             }

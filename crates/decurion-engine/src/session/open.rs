@@ -36,7 +36,8 @@ use crate::withheld::Withheld;
 use crate::witness::Witness;
 use crate::worktree::{AskerRules, Made, Wanted, WorktreeError, Worktrees};
 use crate::{
-    agent_tools, bounds, checkpoint, child, git, journal, mcp, permission, person_tools, prompt, skill,
+    agent_tools, bounds, checkpoint, child, git, journal, mcp, permission, person_tools, prompt, repository,
+    skill,
 };
 
 /// Where a session begins or goes on.
@@ -292,7 +293,8 @@ impl Engine {
         let parts = &self.parts;
         parts.git_branch.as_ref()?;
         let (guard, trusted) = (parts.processes.as_ref()?, parts.agent_settings.trusted);
-        git::status(guard, &parts.environment, cwd, trusted, parts.sandbox.clone()).await
+        let sandbox = repository::sandbox_to_look(cwd, trusted, parts.sandbox.clone()).await.ok()?;
+        git::status(guard, &parts.environment, cwd, sandbox).await
     }
 
     /// What the kernel keeps the hooks and servers of a session from that has these rules and directories.

@@ -34,7 +34,7 @@ use crate::foreground::ForegroundShells;
 use crate::journal::Who;
 use crate::permission::Grant;
 use crate::ports::Model;
-use crate::run::Carried;
+use crate::progress::Carried;
 use crate::run_handle::{RunControl, RunHandle};
 use crate::session::actor::{Changing, SessionActor};
 use crate::session::listing;
