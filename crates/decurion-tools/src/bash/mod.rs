@@ -264,6 +264,7 @@ mod tests {
             "a > /dev/tcp/b/1",
             "()",
             "a <()",
+            "a `b 'c\\\nd'`",
             "in",
             "]]",
             "set -k; a x=1",

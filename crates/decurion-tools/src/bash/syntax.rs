@@ -1253,6 +1253,8 @@ impl Parser {
                         self.at += 1;
                         text.push(escaped);
                     }
+                    // Bash takes these out, also where the text inside has quotes around them.
+                    Some('\n') => return doubt("a line is continued inside backticks"),
                     _ => text.push('\\'),
                 },
                 _ => text.push(c),

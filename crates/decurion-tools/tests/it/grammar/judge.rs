@@ -79,7 +79,8 @@ fn texts(named: &ShellIntent) -> String {
 
 /// Whether nothing in a text can keep a command of it from running.
 fn runs_through(text: &str) -> bool {
-    let stops = ["&&", "||", "<", "exit", "exec", "return", "break", "continue", "set", ">", "cd", "logout"];
+    let stops =
+        ["&&", "||", "<", "exit", "exec", "return", "break", "continue", "set", ">", "cd", "logout", "${"];
     !stops.iter().any(|word| text.contains(word))
 }
 
