@@ -14,20 +14,20 @@ use crate::command::agents;
 use crate::report::{Failure, note, visible};
 
 /// Definitions that follow their files.
-pub struct Live {
+pub struct LiveDefinitions {
     loaded: Arc<Loaded>,
     request: AgentRequest,
-    agents: Mutex<Held>,
+    agents: Mutex<LoadedDefinitions>,
 }
 
 /// What was read last.
-struct Held {
+struct LoadedDefinitions {
     agents: Agents,
     /// Those that count, whole; the same ones each time, so that what is made from them can be shared.
     active: Vec<Arc<AgentDefinition>>,
 }
 
-impl Held {
+impl LoadedDefinitions {
     fn load(request: &AgentRequest) -> Self {
         let agents = Agents::load(request);
         let active = agents.active().map(whole).collect();
@@ -35,12 +35,12 @@ impl Held {
     }
 }
 
-impl Live {
+impl LiveDefinitions {
     /// Those of these settings, of `--agents` and of plugins.
     pub fn new(loaded: &Arc<Loaded>, flag: Option<&str>, plugins: &Plugins) -> Self {
         let mut request = agents::request(loaded, plugins);
         request.flag = flag.map(str::to_owned);
-        let agents = Mutex::new(Held::load(&request));
+        let agents = Mutex::new(LoadedDefinitions::load(&request));
         Self { loaded: Arc::clone(loaded), request, agents }
     }
 
@@ -71,16 +71,16 @@ impl Live {
     }
 
     /// Looks at the definitions as their files are now.
-    fn look<T>(&self, at: impl FnOnce(&Held) -> T) -> T {
+    fn look<T>(&self, at: impl FnOnce(&LoadedDefinitions) -> T) -> T {
         let mut held = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if held.agents.is_stale(&self.request) {
-            *held = Held::load(&self.request);
+            *held = LoadedDefinitions::load(&self.request);
         }
         at(&held)
     }
 }
 
-impl Definitions for Live {
+impl Definitions for LiveDefinitions {
     fn all(&self) -> Vec<Arc<AgentDefinition>> {
         self.look(|held| held.active.clone())
     }
@@ -109,7 +109,7 @@ fn whole(agent: &LoadedAgent) -> Arc<AgentDefinition> {
 pub fn main_agent(
     args: &RunArgs,
     loaded: &Loaded,
-    live: &Live,
+    live: &LiveDefinitions,
 ) -> Result<Option<Arc<AgentDefinition>>, Failure> {
     let Some(name) = args.agent.as_deref().or(loaded.settings.agent.as_deref()) else { return Ok(None) };
     if let Some(definition) = live.find(name) {

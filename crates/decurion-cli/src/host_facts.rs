@@ -7,7 +7,7 @@ use std::sync::Arc;
 use decurion_config::{Loaded, McpServers};
 use decurion_engine::Models;
 use decurion_protocol::mcp::McpServer;
-use decurion_serve::Known;
+use decurion_serve::HostFacts;
 use serde_json::{Map, Value, json};
 
 use crate::models::Configured;
@@ -22,7 +22,7 @@ pub struct CommandLine {
     pub key_source: String,
 }
 
-impl Known for CommandLine {
+impl HostFacts for CommandLine {
     fn models(&self) -> Vec<Value> {
         let row = |value: String| {
             let name = if value == "default" { self.models.default_name() } else { value.clone() };

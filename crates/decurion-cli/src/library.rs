@@ -14,20 +14,20 @@ use crate::command::agents::{SERVER_TOOLS, tool_names};
 pub struct Shelf {
     loaded: Arc<Loaded>,
     request: SkillRequest,
-    skills: Mutex<Held>,
+    skills: Mutex<LoadedSkills>,
     instructions: InstructionRequest,
     /// The only skills that are listed; none is all. Others can be called by name.
     only: Option<Vec<String>>,
 }
 
 /// What was read last.
-struct Held {
+struct LoadedSkills {
     skills: Skills,
     /// Those that count; the same ones each time, so that a change is seen at once.
     active: Vec<Arc<Skill>>,
 }
 
-impl Held {
+impl LoadedSkills {
     fn load(request: &SkillRequest) -> Self {
         let skills = Skills::load(request);
         let active = skills.active().cloned().collect();
@@ -48,7 +48,7 @@ impl Shelf {
     /// Those of these settings and plugins.
     pub fn new(loaded: &Arc<Loaded>, plugins: &Plugins) -> Self {
         let request = request(loaded, plugins);
-        let skills = Mutex::new(Held::load(&request));
+        let skills = Mutex::new(LoadedSkills::load(&request));
         let (instructions, _) = InstructionRequest::new(loaded);
         Self { loaded: Arc::clone(loaded), request, skills, instructions, only: None }
     }
@@ -69,10 +69,10 @@ impl Shelf {
     }
 
     /// Looks at the skills as their files are now.
-    fn look<T>(&self, at: impl FnOnce(&Held) -> T) -> T {
+    fn look<T>(&self, at: impl FnOnce(&LoadedSkills) -> T) -> T {
         let mut held = self.skills.lock().unwrap_or_else(PoisonError::into_inner);
         if held.skills.is_stale(&self.request) {
-            *held = Held::load(&self.request);
+            *held = LoadedSkills::load(&self.request);
         }
         at(&held)
     }

@@ -9,7 +9,7 @@ use decurion_config::{Auth, Choice, Layer, Loaded, ProviderConfig, ProviderKind}
 use decurion_engine::{Model, Models};
 use decurion_model::anthropic::{Anthropic, AnthropicKey, AnthropicSettings};
 use decurion_model::catalog::{self, Alias, Catalog, ModelInfo, Price};
-use decurion_model::http::{Http, HttpSettings, Secret};
+use decurion_model::http::{ApiSecret, HttpClient, HttpSettings};
 use decurion_model::openai_chat::{self, OpenAiChat, OpenAiChatSettings};
 use decurion_model::pace::Pace;
 use decurion_model::script::Script;
@@ -39,7 +39,7 @@ const NAMED_MODELS: usize = 5;
 pub struct Configured {
     loaded: Arc<Loaded>,
     catalog: Catalog,
-    http: Http,
+    http: HttpClient,
     /// One per provider or script, made when first used.
     gateways: Mutex<HashMap<String, Arc<Gateway>>>,
     embedded: Option<(&'static str, Pace)>,
@@ -70,7 +70,7 @@ impl Configured {
         let named = model.or(loaded.settings.model.as_deref()).map(str::to_owned);
         let connect_timeout = loaded.providers.list().iter().find_map(|provider| provider.timeouts.connect);
         let usual = HttpSettings::default();
-        let http = Http::new(HttpSettings {
+        let http = HttpClient::new(HttpSettings {
             connect_timeout: connect_timeout.unwrap_or(usual.connect_timeout),
             ..usual
         });
@@ -383,7 +383,7 @@ impl Models for Configured {
 }
 
 /// A provider of this configuration; nothing is sent yet.
-fn connected(http: &Http, config: &ProviderConfig) -> Result<Arc<dyn ModelProvider>, ModelError> {
+fn connected(http: &HttpClient, config: &ProviderConfig) -> Result<Arc<dyn ModelProvider>, ModelError> {
     let headers: Vec<(String, String)> =
         config.headers.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
     let base_url = config.base_url.clone();
@@ -391,8 +391,8 @@ fn connected(http: &Http, config: &ProviderConfig) -> Result<Arc<dyn ModelProvid
     Ok(match config.kind {
         ProviderKind::Anthropic => {
             let key = match &config.auth {
-                Auth::ApiKey(secret) => AnthropicKey::ApiKey(Secret::new(secret.expose())),
-                Auth::Bearer(secret) => AnthropicKey::Bearer(Secret::new(secret.expose())),
+                Auth::ApiKey(secret) => AnthropicKey::ApiKey(ApiSecret::new(secret.expose())),
+                Auth::Bearer(secret) => AnthropicKey::Bearer(ApiSecret::new(secret.expose())),
                 Auth::None => AnthropicKey::None,
             };
             let settings = AnthropicSettings { base_url, key, betas: config.betas.clone(), headers };
@@ -400,7 +400,7 @@ fn connected(http: &Http, config: &ProviderConfig) -> Result<Arc<dyn ModelProvid
         }
         ProviderKind::OpenAi => {
             let key = match &config.auth {
-                Auth::ApiKey(secret) | Auth::Bearer(secret) => Some(Secret::new(secret.expose())),
+                Auth::ApiKey(secret) | Auth::Bearer(secret) => Some(ApiSecret::new(secret.expose())),
                 Auth::None => None,
             };
             let settings = OpenAiChatSettings { base_url, key, headers };
@@ -410,7 +410,7 @@ fn connected(http: &Http, config: &ProviderConfig) -> Result<Arc<dyn ModelProvid
 }
 
 /// Asks a provider for its models.
-pub async fn list(http: &Http, config: &ProviderConfig) -> Result<Vec<String>, ModelError> {
+pub async fn list(http: &HttpClient, config: &ProviderConfig) -> Result<Vec<String>, ModelError> {
     let listed = connected(http, config)?.models().await;
     listed.map_err(|error| error.with_key_source(Some(&access_words(config))))
 }
@@ -442,7 +442,7 @@ fn unlisted(provider: &ProviderConfig, error: &ModelError) -> Failure {
 }
 
 /// Whether a model answers, found out with the smallest request there is.
-pub async fn answers(http: &Http, config: &ProviderConfig, id: &str) -> Result<(), ModelError> {
+pub async fn answers(http: &HttpClient, config: &ProviderConfig, id: &str) -> Result<(), ModelError> {
     let provider = connected(http, config)?;
     let head = Head {
         model: id.to_owned(),

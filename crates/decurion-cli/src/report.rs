@@ -9,7 +9,7 @@ use decurion_config::{ConfigError, NoProvider};
 use decurion_protocol::PlaceError;
 use decurion_protocol::visible::is_hidden;
 
-use crate::screen::{self, Style};
+use crate::screen::{self, TextStyle};
 
 /// Something a person must know before the program ends.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ pub fn line(text: std::fmt::Arguments<'_>) {
 }
 
 /// One line of parts on standard output, each in its style where colours are shown.
-pub fn styled_line(parts: &[(Style, &str)], has_colours: bool) {
+pub fn styled_line(parts: &[(TextStyle, &str)], has_colours: bool) {
     written(screen::write_styled(parts, has_colours));
 }
 

@@ -10,12 +10,12 @@ use decurion_config::Environment;
 use decurion_protocol::visible::visible;
 use rustix::termios::tcgetwinsize;
 
-pub fn stdout() -> Screen<Stdout> {
-    Screen::new(io::stdout())
+pub fn stdout() -> OutputScreen<Stdout> {
+    OutputScreen::new(io::stdout())
 }
 
-pub fn stderr() -> Screen<Stderr> {
-    Screen::new(io::stderr())
+pub fn stderr() -> OutputScreen<Stderr> {
+    OutputScreen::new(io::stderr())
 }
 
 /// Whether a person sits at both standard input and standard output.
@@ -37,14 +37,14 @@ pub fn command_terminal(sequences: &[&[u8]]) -> io::Result<()> {
 
 /// What standard output can show.
 #[derive(Clone, Copy, Debug)]
-pub struct Terminal {
+pub struct OutputTerminal {
     /// Whether it shows colours: a terminal whose user did not switch them off by `NO_COLOR`.
     pub has_colours: bool,
     /// How many columns it has; none if it is no terminal.
     pub width: Option<usize>,
 }
 
-impl Terminal {
+impl OutputTerminal {
     pub fn look() -> Self {
         let out = io::stdout();
         if !out.is_terminal() {
@@ -59,7 +59,7 @@ impl Terminal {
 
 /// How a part of a line looks on a terminal with colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum TextStyle {
     Plain,
     Strong,
     Faint,
@@ -68,7 +68,7 @@ pub enum Style {
     Bad,
 }
 
-impl Style {
+impl TextStyle {
     fn number(self) -> u8 {
         match self {
             Self::Plain => 0,
@@ -82,7 +82,7 @@ impl Style {
 }
 
 /// A line of parts for standard output, each in its style where colours are shown. The only control characters are ours.
-pub fn write_styled(parts: &[(Style, &str)], has_colours: bool) -> io::Result<()> {
+pub fn write_styled(parts: &[(TextStyle, &str)], has_colours: bool) -> io::Result<()> {
     if !has_colours {
         let line: String = parts.iter().map(|(_, text)| *text).chain(["\n"]).collect();
         return stdout().write_all(line.as_bytes());
@@ -90,12 +90,12 @@ pub fn write_styled(parts: &[(Style, &str)], has_colours: bool) -> io::Result<()
     io::stdout().lock().write_all(in_colours(parts).as_bytes())
 }
 
-fn in_colours(parts: &[(Style, &str)]) -> String {
+fn in_colours(parts: &[(TextStyle, &str)]) -> String {
     let mut line = String::new();
     for (style, text) in parts {
         let text = visible(text).replace('\n', " ");
         match style {
-            Style::Plain => line.push_str(&text),
+            TextStyle::Plain => line.push_str(&text),
             style => line.push_str(&format!("\x1b[0;{}m{text}\x1b[0m", style.number())),
         }
     }
@@ -104,21 +104,21 @@ fn in_colours(parts: &[(Style, &str)]) -> String {
 
 /// A way out that a terminal may stand at the end of.
 #[derive(Debug)]
-pub struct Screen<W: Write> {
+pub struct OutputScreen<W: Write> {
     out: W,
     is_terminal: bool,
     /// The beginning of a character or line end whose rest has not come yet.
     held: Vec<u8>,
 }
 
-impl<W: Write + IsTerminal> Screen<W> {
+impl<W: Write + IsTerminal> OutputScreen<W> {
     fn new(out: W) -> Self {
         let is_terminal = out.is_terminal();
         Self { out, is_terminal, held: Vec::new() }
     }
 }
 
-impl<W: Write> Write for Screen<W> {
+impl<W: Write> Write for OutputScreen<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.is_terminal {
             return self.out.write(bytes);
@@ -165,7 +165,7 @@ mod tests {
 
     /// What comes out of these pieces.
     fn through(pieces: &[&[u8]], is_terminal: bool) -> Vec<u8> {
-        let mut screen = Screen { out: Vec::new(), is_terminal, held: Vec::new() };
+        let mut screen = OutputScreen { out: Vec::new(), is_terminal, held: Vec::new() };
         for piece in pieces {
             screen.write_all(piece).unwrap();
         }
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn colours_are_ours_alone() {
-        let line = in_colours(&[(Style::Bad, "a\u{1b}[2J"), (Style::Plain, "\u{9b}b\nc")]);
+        let line = in_colours(&[(TextStyle::Bad, "a\u{1b}[2J"), (TextStyle::Plain, "\u{9b}b\nc")]);
         assert_eq!(line, "\u{1b}[0;31ma␛[2J\u{1b}[0m\u{fffd}b c\n");
     }
 

@@ -21,7 +21,7 @@ use crate::report::{Failure, note};
 
 /// What the command line says about servers.
 #[derive(Clone, Debug, Default)]
-pub struct Flags {
+pub struct ServerFlags {
     pub configs: Vec<String>,
     pub strict: bool,
     /// Whether the folder is trusted for this run.
@@ -32,7 +32,7 @@ pub struct Flags {
     pub manifests: Vec<(String, ServerManifest)>,
 }
 
-impl Flags {
+impl ServerFlags {
     /// Those of a run.
     pub fn of(args: &RunArgs) -> Self {
         let trust = if args.trust_folder { TrustMode::Granted } else { TrustMode::Recorded };
@@ -57,7 +57,7 @@ impl Flags {
 }
 
 /// Every server that is declared.
-pub struct Declared {
+pub struct DeclaredServers {
     pub all: McpServers,
     /// What those in the host said of themselves beforehand.
     manifests: Vec<(String, ServerManifest)>,
@@ -67,9 +67,9 @@ pub struct Declared {
 pub fn load(
     loaded: &Loaded,
     environment: &Environment,
-    flags: &Flags,
+    flags: &ServerFlags,
     plugins: &Plugins,
-) -> Result<Declared, Failure> {
+) -> Result<DeclaredServers, Failure> {
     let request = McpRequest {
         loaded,
         environment,
@@ -84,10 +84,10 @@ pub fn load(
             "--mcp-config takes a file, or JSON like {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}",
         )
     })?;
-    Ok(Declared { all: servers, manifests: flags.manifests.clone() })
+    Ok(DeclaredServers { all: servers, manifests: flags.manifests.clone() })
 }
 
-impl Declared {
+impl DeclaredServers {
     /// Says what a person should know before a run.
     pub fn announce(&self) {
         for problem in &self.all.problems {
@@ -117,14 +117,14 @@ impl Declared {
 }
 
 /// The prompts of a session's servers, for hosts.
-pub struct Prompts {
+pub struct ServerPrompts {
     servers: Vec<McpServer>,
     manifests: Option<Arc<dyn Manifests>>,
 }
 
-impl Prompts {
+impl ServerPrompts {
     /// Those of these servers.
-    pub fn of(servers: &Declared, loaded: &Loaded) -> Self {
+    pub fn of(servers: &DeclaredServers, loaded: &Loaded) -> Self {
         Self { servers: servers.all(), manifests: manifests(loaded) }
     }
 
@@ -164,7 +164,7 @@ pub fn manifests(loaded: &Loaded) -> Option<Arc<dyn Manifests>> {
 /// Where logins are kept.
 pub fn logins(loaded: &Loaded) -> Option<Arc<dyn Logins>> {
     let folder = ManifestFolder::new(loaded.paths.state.as_ref()?);
-    Some(Arc::new(Kept { folder, clock: SystemClock::new() }))
+    Some(Arc::new(KeptServer { folder, clock: SystemClock::new() }))
 }
 
 /// Where servers cache what they download.
@@ -181,12 +181,12 @@ impl ServerCaches for CacheFolders {
     }
 }
 
-struct Kept {
+struct KeptServer {
     folder: ManifestFolder,
     clock: SystemClock,
 }
 
-impl Logins for Kept {
+impl Logins for KeptServer {
     fn load(&self, hash: &str) -> Option<Leave> {
         serde_json::from_slice(&self.folder.login(hash)?).ok()
     }
@@ -200,7 +200,7 @@ impl Logins for Kept {
     }
 }
 
-impl Servers for Declared {
+impl Servers for DeclaredServers {
     fn introductions(&self) -> Vec<(String, Introduction)> {
         let introduced = |(name, manifest): &(String, ServerManifest)| {
             let ServerManifest { initialize, tools } = manifest.clone();

@@ -9,7 +9,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use crate::clock::SystemClock;
 use crate::report::{self, visible};
-use crate::screen::{Style, Terminal};
+use crate::screen::{OutputTerminal, TextStyle};
 
 /// The least of an id that is shown.
 const SHORTEST_ID: usize = 8;
@@ -18,31 +18,31 @@ const LEAST_LAST: usize = 20;
 const GAP: &str = "  ";
 
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub struct TableCell {
     text: String,
-    style: Style,
+    style: TextStyle,
 }
 
-impl Cell {
+impl TableCell {
     /// A cell in a style. What it says is made visible and put on one line.
-    pub fn new(style: Style, text: impl AsRef<str>) -> Self {
+    pub fn new(style: TextStyle, text: impl AsRef<str>) -> Self {
         Self { text: visible(text.as_ref()), style }
     }
 }
 
-impl<T: AsRef<str>> From<T> for Cell {
+impl<T: AsRef<str>> From<T> for TableCell {
     fn from(text: T) -> Self {
-        Self::new(Style::Plain, text)
+        Self::new(TextStyle::Plain, text)
     }
 }
 
-pub struct Table {
+pub struct TextTable {
     heads: Vec<&'static str>,
-    rows: Vec<Vec<Cell>>,
+    rows: Vec<Vec<TableCell>>,
     is_cut: bool,
 }
 
-impl Table {
+impl TextTable {
     /// One with these heads and no rows.
     pub fn new<const N: usize>(heads: [&'static str; N]) -> Self {
         Self { heads: heads.to_vec(), rows: Vec::new(), is_cut: true }
@@ -54,22 +54,22 @@ impl Table {
     }
 
     /// Adds a row: a cell for each head.
-    pub fn row<const N: usize>(&mut self, cells: [Cell; N]) {
+    pub fn row<const N: usize>(&mut self, cells: [TableCell; N]) {
         self.rows.push(Vec::from(cells));
     }
 
     /// Prints it. Columns in which no row has anything are left out.
     pub fn print(&self) {
-        let terminal = Terminal::look();
+        let terminal = OutputTerminal::look();
         for line in self.lines(terminal.width.filter(|_| self.is_cut)) {
-            let parts: Vec<(Style, &str)> =
+            let parts: Vec<(TextStyle, &str)> =
                 line.iter().map(|(style, text)| (*style, text.as_str())).collect();
             report::styled_line(&parts, terminal.has_colours);
         }
     }
 
     /// The lines, each in parts.
-    fn lines(&self, width: Option<usize>) -> Vec<Vec<(Style, String)>> {
+    fn lines(&self, width: Option<usize>) -> Vec<Vec<(TextStyle, String)>> {
         let used: Vec<usize> = (0..self.heads.len())
             .filter(|&column| self.rows.iter().any(|row| !row[column].text.is_empty()))
             .collect();
@@ -82,7 +82,7 @@ impl Table {
             .collect();
         let before: usize = widths.iter().rev().skip(1).map(|width| width + GAP.len()).sum();
         let last = width.map(|width| width.saturating_sub(before).max(LEAST_LAST));
-        let line = |cells: Vec<(Style, &str)>| {
+        let line = |cells: Vec<(TextStyle, &str)>| {
             let count = cells.len();
             let mut parts = Vec::with_capacity(count);
             for (at, ((style, text), width)) in zip(cells, &widths).enumerate() {
@@ -90,11 +90,11 @@ impl Table {
                 let text = if is_last { cut(text, last) } else { text.to_owned() };
                 let fill = if is_last { 0 } else { (width + GAP.len()).saturating_sub(text.width()) };
                 parts.push((style, text));
-                parts.push((Style::Plain, " ".repeat(fill)));
+                parts.push((TextStyle::Plain, " ".repeat(fill)));
             }
             trimmed(parts)
         };
-        let heads = line(used.iter().map(|&column| (Style::Faint, self.heads[column])).collect());
+        let heads = line(used.iter().map(|&column| (TextStyle::Faint, self.heads[column])).collect());
         let rows = self.rows.iter().map(|row| {
             line(used.iter().map(|&column| (row[column].style, row[column].text.as_str())).collect())
         });
@@ -103,7 +103,7 @@ impl Table {
 }
 
 /// The same parts without blanks at the end.
-fn trimmed(mut parts: Vec<(Style, String)>) -> Vec<(Style, String)> {
+fn trimmed(mut parts: Vec<(TextStyle, String)>) -> Vec<(TextStyle, String)> {
     while let Some((_, text)) = parts.last_mut() {
         text.truncate(text.trim_end().len());
         if !text.is_empty() {
@@ -178,14 +178,15 @@ pub fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn shown(table: &Table, width: Option<usize>) -> String {
-        let line = |parts: Vec<(Style, String)>| parts.into_iter().map(|(_, text)| text).collect::<String>();
+    fn shown(table: &TextTable, width: Option<usize>) -> String {
+        let line =
+            |parts: Vec<(TextStyle, String)>| parts.into_iter().map(|(_, text)| text).collect::<String>();
         table.lines(width).into_iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell_and_the_last_is_cut_to_the_terminal() {
-        let mut table = Table::new(["ID", "NONE", "WHEN", "TITLE"]);
+        let mut table = TextTable::new(["ID", "NONE", "WHEN", "TITLE"]);
         table.row(["a1".into(), "".into(), "3 min ago".into(), "日本語 and some more words".into()]);
         table.row(["b123".into(), "".into(), "now".into(), "a\u{1b}[2Jb".into()]);
         table.row(["c".into(), "".into(), "now".into(), "".into()]);
@@ -201,7 +202,7 @@ mod tests {
             b123  now        a\u{1b}[2Jb
             c     now"]]
         .assert_eq(&shown(&table, Some(10)));
-        assert_eq!(shown(&Table::new(["ID"]), None), "");
+        assert_eq!(shown(&TextTable::new(["ID"]), None), "");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_engine::{
     Audit, Compaction, Definitions, Durability, Engine, Kept, Library, Models, NoAudit, Parts, Settings,
 };
-use decurion_exec::{Form, Git, Guard, GuardProgram, Network, concealment};
+use decurion_exec::{Form, Git, Guard, GuardNetwork, GuardProgram, concealment};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{AuditEntry, HookDeclaration, PermissionUpdate};
 use decurion_store::{Archive, AuditLog, Leases};
@@ -176,12 +176,12 @@ pub fn connect(
     let settings = &loaded.settings.sandbox;
     guard.force_form(maker.settings().form);
     if settings.network_open {
-        guard.set_network(Network::Open);
+        guard.set_network(GuardNetwork::Open);
         return None;
     }
     let egress = Arc::new(Egress::new(host_settings(loaded), masked(loaded, maker, environment)));
     let serving = Arc::clone(&egress);
-    guard.set_network(Network::Proxied(Box::new(move |listener| serving.serve(listener))));
+    guard.set_network(GuardNetwork::Proxied(Box::new(move |listener| serving.serve(listener))));
     Some(egress)
 }
 

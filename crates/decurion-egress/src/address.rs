@@ -80,12 +80,12 @@ pub fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
 
 /// A range of addresses: `10.0.0.0/8`, `fd00::/8`, or one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct AddressRange {
     base: IpAddr,
     prefix: u8,
 }
 
-impl Range {
+impl AddressRange {
     /// Reads `address/prefix`. Bits after the prefix must be zero, so that a slip is not a larger range than meant.
     pub fn parse(text: &str) -> Option<Self> {
         let (base, prefix) = text.split_once('/')?;
@@ -120,7 +120,7 @@ impl Range {
     }
 }
 
-impl fmt::Display for Range {
+impl fmt::Display for AddressRange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = if self.base.is_ipv4() { 32 } else { 128 };
         if self.prefix == whole {
@@ -200,12 +200,12 @@ mod tests {
 
     #[test]
     fn a_range_holds_what_shares_its_prefix() {
-        let range = Range::parse("10.0.0.0/8").unwrap();
+        let range = AddressRange::parse("10.0.0.0/8").unwrap();
         assert!(range.contains("10.255.255.255".parse().unwrap()));
         assert!(!range.contains("11.0.0.0".parse().unwrap()));
         assert!(!range.contains("::ffff:10.0.0.1".parse().unwrap()));
-        assert!(Range::parse("0.0.0.0/0").unwrap().contains("8.8.8.8".parse().unwrap()));
-        assert!(Range::parse("fd00::/8").unwrap().contains("fdff::1".parse().unwrap()));
+        assert!(AddressRange::parse("0.0.0.0/0").unwrap().contains("8.8.8.8".parse().unwrap()));
+        assert!(AddressRange::parse("fd00::/8").unwrap().contains("fdff::1".parse().unwrap()));
         for text in [
             "10.0.0.1/8",
             "10.0.0.0/33",
@@ -216,7 +216,7 @@ mod tests {
             "::/129",
             "10.0.0.0",
         ] {
-            assert_eq!(Range::parse(text), None, "{text}");
+            assert_eq!(AddressRange::parse(text), None, "{text}");
         }
     }
 }

@@ -98,7 +98,7 @@ fn next_record(bytes: &[u8]) -> Result<Option<&[u8]>, HelloError> {
 }
 
 fn parse_hello(message: &[u8]) -> Result<ClientHello, HelloError> {
-    let mut reader = Reader(message);
+    let mut reader = FieldReader(message);
     reader.take(2 + 32)?; // version and random
     reader.vector8()?; // session id
     reader.vector16()?; // cipher suites
@@ -107,7 +107,7 @@ fn parse_hello(message: &[u8]) -> Result<ClientHello, HelloError> {
     if reader.0.is_empty() {
         return Ok(hello);
     }
-    let mut extensions = Reader(reader.vector16()?);
+    let mut extensions = FieldReader(reader.vector16()?);
     reader.end()?;
     while !extensions.0.is_empty() {
         let kind = extensions.number16()?;
@@ -124,8 +124,8 @@ fn parse_hello(message: &[u8]) -> Result<ClientHello, HelloError> {
 
 /// Exactly one name of the only kind there is.
 fn parse_server_name(content: &[u8]) -> Result<String, HelloError> {
-    let mut outer = Reader(content);
-    let mut list = Reader(outer.vector16()?);
+    let mut outer = FieldReader(content);
+    let mut list = FieldReader(outer.vector16()?);
     outer.end()?;
     if list.take(1)? != [0] {
         return Err(HelloError::Malformed);
@@ -136,9 +136,9 @@ fn parse_server_name(content: &[u8]) -> Result<String, HelloError> {
 }
 
 /// Takes fields from the front of a message.
-struct Reader<'a>(&'a [u8]);
+struct FieldReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     fn take(&mut self, length: usize) -> Result<&'a [u8], HelloError> {
         let (taken, rest) = self.0.split_at_checked(length).ok_or(HelloError::Malformed)?;
         self.0 = rest;

@@ -17,9 +17,9 @@ use crate::rules::HostRules;
 const WAITING_MAX: usize = 64;
 
 /// A host and port that a person is asked about.
-pub(crate) type Target = (String, u16);
+pub(crate) type HostPort = (String, u16);
 /// An open question, shared by all connections that wait for its answer.
-pub(crate) type Question = Shared<BoxFuture<'static, Verdict>>;
+pub(crate) type PendingQuestion = Shared<BoxFuture<'static, Verdict>>;
 
 /// The clients that the proxy knows. Clones share the same clients, which may come and go while the proxy runs.
 #[derive(Clone, Debug, Default)]
@@ -41,8 +41,8 @@ pub struct Client {
 
 struct ClientState {
     rules: HostRules,
-    allowed_for_session: HashSet<Target>,
-    questions: HashMap<Target, WeakShared<BoxFuture<'static, Verdict>>>,
+    allowed_for_session: HashSet<HostPort>,
+    questions: HashMap<HostPort, WeakShared<BoxFuture<'static, Verdict>>>,
 }
 
 impl Clients {
@@ -125,21 +125,21 @@ impl Client {
         self.waiting.try_acquire().ok()
     }
 
-    pub(crate) fn is_allowed_for_session(&self, target: &Target) -> bool {
+    pub(crate) fn is_allowed_for_session(&self, target: &HostPort) -> bool {
         lock(&self.state).allowed_for_session.contains(target)
     }
 
-    pub(crate) fn allow_for_session(&self, target: Target) {
+    pub(crate) fn allow_for_session(&self, target: HostPort) {
         lock(&self.state).allowed_for_session.insert(target);
     }
 
     /// The open question about this target, or a new one made by `ask`. `None` if `most` questions are open already.
     pub(crate) fn question(
         &self,
-        target: &Target,
+        target: &HostPort,
         most: usize,
-        ask: impl FnOnce() -> Question,
-    ) -> Option<Question> {
+        ask: impl FnOnce() -> PendingQuestion,
+    ) -> Option<PendingQuestion> {
         let mut state = lock(&self.state);
         state.questions.retain(|_, question| question.upgrade().is_some_and(|open| open.peek().is_none()));
         if let Some(open) = state.questions.get(target).and_then(WeakShared::upgrade) {

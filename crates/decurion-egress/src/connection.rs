@@ -13,11 +13,11 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::clients::Client;
-use crate::fault::Fault;
+use crate::fault::ConnectionFault;
 use crate::gate::{Admission, Gate};
 use crate::host::Host;
-use crate::http::Head;
-use crate::inbound::{Form, Inbound, Request};
+use crate::http::RequestHead;
+use crate::inbound::{Inbound, InboundProtocol, InboundRequest};
 use crate::masking::Masked;
 use crate::record::{Direction, Ending, OpenRecord, RecordedVerdict, Recorder, Tally};
 use crate::relay::{pump, send, send_body};
@@ -40,7 +40,7 @@ impl Dial for SystemDialer {
 
 /// Bounds of a proxy.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ProxyLimits {
     /// Connections at once. More wait to be accepted.
     pub connections: usize,
     /// Time for a request's head, or for the messages of SOCKS.
@@ -53,7 +53,7 @@ pub struct Limits {
     pub idle_time: Duration,
 }
 
-impl Default for Limits {
+impl Default for ProxyLimits {
     fn default() -> Self {
         Self {
             connections: 256,
@@ -66,16 +66,16 @@ impl Default for Limits {
 }
 
 /// What all connections share.
-pub(crate) struct Shared {
+pub(crate) struct ProxyShared {
     pub(crate) gate: Arc<Gate>,
     pub(crate) dialer: Arc<dyn Dial>,
     pub(crate) recorder: Arc<dyn Recorder>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ProxyLimits,
     pub(crate) masked: Option<Arc<Masked>>,
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) {
+pub(crate) async fn serve(shared: Arc<ProxyShared>, stream: TcpStream) {
     let mut open = OpenRecord::begin(shared.recorder.clone());
     let mut inbound = Inbound::new(stream);
     match exchange(&shared, &mut inbound, &mut open).await {
@@ -84,7 +84,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) {
             if fault.is_refusal() {
                 open.record.verdict = RecordedVerdict::Refused(fault.to_string());
             }
-            if let Fault::Refused(refusal) = &fault {
+            if let ConnectionFault::Refused(refusal) = &fault {
                 match refusal.failed_lookup() {
                     Some(grant) => open.record.verdict = RecordedVerdict::Allowed(grant),
                     None => open.record.refusal = Some(refusal.reason.clone()),
@@ -98,35 +98,39 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) {
     inbound.close().await;
 }
 
-async fn exchange(shared: &Shared, inbound: &mut Inbound, open: &mut OpenRecord) -> Result<(), Fault> {
+async fn exchange(
+    shared: &ProxyShared,
+    inbound: &mut Inbound,
+    open: &mut OpenRecord,
+) -> Result<(), ConnectionFault> {
     let reading = inbound.read_request(shared.gate.clients(), open);
-    let request = timeout(shared.limits.head_time, reading).await.map_err(|_| Fault::TooSlow)??;
+    let request = timeout(shared.limits.head_time, reading).await.map_err(|_| ConnectionFault::TooSlow)??;
     let client = request.client.clone();
     tokio::select! {
         result = carry_out(shared, inbound, request, open) => result,
-        () = client.ended() => Err(Fault::ClientRemoved),
+        () = client.ended() => Err(ConnectionFault::ClientRemoved),
     }
 }
 
 /// Decides, connects, and passes bytes until both sides have said all.
 async fn carry_out(
-    shared: &Shared,
+    shared: &ProxyShared,
     inbound: &mut Inbound,
-    request: Request,
+    request: InboundRequest,
     open: &mut OpenRecord,
-) -> Result<(), Fault> {
+) -> Result<(), ConnectionFault> {
     let admission = tokio::select! {
         admission = shared.gate.admit(&request.client, &request.host, request.port) => admission,
-        () = inbound.hung_up() => return Err(Fault::ClientLeft),
+        () = inbound.hung_up() => return Err(ConnectionFault::ClientLeft),
     };
-    let admission = admission.map_err(Fault::Refused)?;
+    let admission = admission.map_err(ConnectionFault::Refused)?;
     open.record.host = admission.host.to_string();
     open.record.verdict = RecordedVerdict::Allowed(admission.grant);
     let connecting = connect(&*shared.dialer, &admission);
     let (mut server, address) = timeout(shared.limits.connect_time, connecting)
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        .map_err(|error| Fault::Unreachable {
+        .map_err(|error| ConnectionFault::Unreachable {
             host: admission.host.to_string(),
             port: request.port,
             error,
@@ -137,7 +141,7 @@ async fn carry_out(
     let tally = open.tally.clone();
     tally.touch();
     let passing = async {
-        if let Form::Url { head, path } = &request.form {
+        if let InboundProtocol::Url { head, path } = &request.form {
             let server_head = head.for_server(path, &admission.host, request.port)?;
             return forward(inbound, &mut server, head, &server_head, &tally).await;
         }
@@ -148,12 +152,12 @@ async fn carry_out(
     };
     tokio::select! {
         result = passing => result,
-        () = tally.idle(shared.limits.idle_time) => Err(Fault::Idle),
+        () = tally.idle(shared.limits.idle_time) => Err(ConnectionFault::Idle),
     }
 }
 
 fn tunnel<'a>(
-    shared: &'a Shared,
+    shared: &'a ProxyShared,
     client: &Client,
     host: &'a Host,
     port: u16,
@@ -198,10 +202,10 @@ async fn connect(dialer: &dyn Dial, admission: &Admission) -> io::Result<(TcpStr
 async fn forward(
     inbound: &mut Inbound,
     server: &mut TcpStream,
-    head: &Head,
+    head: &RequestHead,
     server_head: &[u8],
     tally: &Tally,
-) -> Result<(), Fault> {
+) -> Result<(), ConnectionFault> {
     let length = head.body_length()?;
     let (mut from_client, mut to_client, pending) = inbound.begin_response();
     let (mut from_server, mut to_server) = server.split();
@@ -209,7 +213,7 @@ async fn forward(
         send(&mut to_server, server_head, tally).await?;
         send_body(&mut from_client, pending, length, &mut to_server, tally).await?;
         // The response ends the exchange, not the request.
-        std::future::pending::<Result<(), Fault>>().await
+        std::future::pending::<Result<(), ConnectionFault>>().await
     };
     tokio::select! {
         result = request => result,

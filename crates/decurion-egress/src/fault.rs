@@ -4,16 +4,16 @@
 use std::io;
 
 use crate::client_hello::HelloError;
-use crate::gate::{Reason, Refusal};
-use crate::http::HeadError;
+use crate::gate::{EgressRefusal, Reason};
+use crate::http::RequestHeadError;
 use crate::record::Ending;
-use crate::socks::{NO_METHOD, Reply, SocksError, VERSION};
+use crate::socks::{NO_METHOD, SocksError, SocksReply, VERSION};
 
 /// Why a connection came to nothing.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum ConnectionFault {
     #[error("{0}")]
-    Head(#[from] HeadError),
+    Head(#[from] RequestHeadError),
     #[error("{0}")]
     Socks(#[from] SocksError),
     #[error("the first byte is neither of HTTP nor of SOCKS5")]
@@ -25,7 +25,7 @@ pub(crate) enum Fault {
     #[error("the request was not complete in time")]
     TooSlow,
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(EgressRefusal),
     #[error("cannot connect to {host}:{port}: {}", reason(error))]
     Unreachable { host: String, port: u16, error: io::Error },
     #[error("{0}")]
@@ -49,7 +49,7 @@ pub(crate) enum Fault {
 /// A fatal TLS alert, "unrecognized name": clients show it as the reason.
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
-impl Fault {
+impl ConnectionFault {
     /// How the record says the connection ended.
     pub(crate) fn ending(&self) -> Ending {
         match self {
@@ -70,7 +70,7 @@ impl Fault {
     /// The answer for an HTTP client before its tunnel or response has begun.
     pub(crate) fn http_answer(&self) -> Option<Vec<u8>> {
         let (status, hint) = match self {
-            Self::Head(HeadError::TooLarge) => ("431 Request Header Fields Too Large", None),
+            Self::Head(RequestHeadError::TooLarge) => ("431 Request Header Fields Too Large", None),
             Self::Head(_) | Self::UnknownProtocol => ("400 Bad Request", None),
             Self::Unauthenticated => ("407 Proxy Authentication Required", None),
             Self::TooSlow => ("408 Request Timeout", None),
@@ -101,15 +101,15 @@ impl Fault {
         let reply = match self {
             Self::NoLogin => return Some(vec![VERSION, NO_METHOD]),
             Self::Unauthenticated => return Some(vec![1, 1]),
-            Self::Refused(Refusal { reason: Reason::Lookup { .. }, .. }) => Reply::HostUnreachable,
-            Self::Refused(_) => Reply::NotAllowed,
-            Self::Socks(SocksError::Command) => Reply::CommandUnknown,
-            Self::Socks(SocksError::AddressType) => Reply::AddressUnknown,
-            Self::Socks(SocksError::Malformed) => Reply::Failed,
+            Self::Refused(EgressRefusal { reason: Reason::Lookup { .. }, .. }) => SocksReply::HostUnreachable,
+            Self::Refused(_) => SocksReply::NotAllowed,
+            Self::Socks(SocksError::Command) => SocksReply::CommandUnknown,
+            Self::Socks(SocksError::AddressType) => SocksReply::AddressUnknown,
+            Self::Socks(SocksError::Malformed) => SocksReply::Failed,
             Self::Unreachable { error, .. } if error.kind() == io::ErrorKind::ConnectionRefused => {
-                Reply::ConnectionRefused
+                SocksReply::ConnectionRefused
             }
-            Self::Unreachable { .. } => Reply::HostUnreachable,
+            Self::Unreachable { .. } => SocksReply::HostUnreachable,
             _ => return None,
         };
         Some(reply.message().to_vec())

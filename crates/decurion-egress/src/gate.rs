@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
-use crate::clients::{Client, Clients, Question, Target};
+use crate::clients::{Client, Clients, HostPort, PendingQuestion};
 use crate::host::{Host, HostError};
 use crate::rules::{AddressFault, Decision, HostRules};
 
@@ -85,7 +85,7 @@ impl Grant {
 /// A connection that is not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.text())]
-pub struct Refusal {
+pub struct EgressRefusal {
     /// The host in normal form; as it was written, escaped, if it has none.
     pub host: String,
     pub port: u16,
@@ -147,7 +147,7 @@ pub enum Reason {
     },
 }
 
-impl Refusal {
+impl EgressRefusal {
     /// What allows the host, if all that failed is the lookup of its name.
     pub fn failed_lookup(&self) -> Option<Grant> {
         match self.reason {
@@ -229,7 +229,7 @@ impl Gate {
         client: &Arc<Client>,
         host: &str,
         port: u16,
-    ) -> Result<Vec<SocketAddr>, Refusal> {
+    ) -> Result<Vec<SocketAddr>, EgressRefusal> {
         self.admit(client, host, port).await.map(|admission| admission.addresses)
     }
 
@@ -238,8 +238,8 @@ impl Gate {
         client: &Arc<Client>,
         text: &str,
         port: u16,
-    ) -> Result<Admission, Refusal> {
-        let refuse = |host: String, reason: Reason| Refusal { host, port, reason };
+    ) -> Result<Admission, EgressRefusal> {
+        let refuse = |host: String, reason: Reason| EgressRefusal { host, port, reason };
         let host = Host::parse(text).map_err(|error| refuse(printable(text), error.into()))?;
         let rules = client.rules();
         let grant = self
@@ -279,7 +279,7 @@ impl Gate {
     }
 
     /// Asks a person once for all connections of this client that wait for the same host and port.
-    async fn ask(&self, client: &Arc<Client>, target: Target) -> Result<Grant, Reason> {
+    async fn ask(&self, client: &Arc<Client>, target: HostPort) -> Result<Grant, Reason> {
         if client.is_allowed_for_session(&target) {
             return Ok(Grant::Session);
         }
@@ -333,7 +333,7 @@ impl Gate {
 }
 
 /// The judge is called when the question is first polled, and not while the client's state is locked.
-fn question(judge: Arc<dyn Judge>, client: Arc<Client>, (host, port): Target) -> Question {
+fn question(judge: Arc<dyn Judge>, client: Arc<Client>, (host, port): HostPort) -> PendingQuestion {
     async move { judge.judge(&client, &host, port).await }.boxed().shared()
 }
 

@@ -31,7 +31,7 @@ const NOT_FORWARDED: [&str; 12] = [
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct RequestHead {
     pub(crate) method: String,
     pub(crate) target: String,
     /// 0 or 1, of HTTP/1.
@@ -49,7 +49,7 @@ pub(crate) enum BodyLength {
 
 /// Why a request is refused before anything is decided about its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HeadError {
+pub(crate) enum RequestHeadError {
     #[error("the request head is too large")]
     TooLarge,
     #[error("a line does not end in CR LF")]
@@ -77,7 +77,7 @@ pub(crate) enum HeadError {
 }
 
 /// The length of the head at the beginning of the bytes, if all of it is there. `searched` bytes held no end before.
-pub(crate) fn head_length(bytes: &[u8], searched: usize) -> Result<Option<usize>, HeadError> {
+pub(crate) fn head_length(bytes: &[u8], searched: usize) -> Result<Option<usize>, RequestHeadError> {
     let start = searched.saturating_sub(3);
     let seen = &bytes[start..bytes.len().min(HEAD_MAX)];
     if let Some(end) = seen.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -88,38 +88,38 @@ pub(crate) fn head_length(bytes: &[u8], searched: usize) -> Result<Option<usize>
         *byte == b'\n' && (start + index == 0 || bytes[start + index - 1] != b'\r')
     };
     if seen.iter().enumerate().any(bare) {
-        return Err(HeadError::LineEnd);
+        return Err(RequestHeadError::LineEnd);
     }
-    if bytes.len() >= HEAD_MAX { Err(HeadError::TooLarge) } else { Ok(None) }
+    if bytes.len() >= HEAD_MAX { Err(RequestHeadError::TooLarge) } else { Ok(None) }
 }
 
-impl Head {
+impl RequestHead {
     /// Reads a whole head, with its empty line.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, HeadError> {
-        let lines = bytes.strip_suffix(b"\r\n\r\n").ok_or(HeadError::LineEnd)?;
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, RequestHeadError> {
+        let lines = bytes.strip_suffix(b"\r\n\r\n").ok_or(RequestHeadError::LineEnd)?;
         let mut lines = split_lines(lines)?.into_iter();
         let (method, target, minor_version) =
-            parse_request_line(lines.next().ok_or(HeadError::RequestLine)?)?;
+            parse_request_line(lines.next().ok_or(RequestHeadError::RequestLine)?)?;
         let headers = lines.map(parse_header).collect::<Result<_, _>>()?;
         Ok(Self { method, target, minor_version, headers })
     }
 
     /// The value of a header that may stand once at most.
-    pub(crate) fn single(&self, name: &'static str) -> Result<Option<&[u8]>, HeadError> {
+    pub(crate) fn single(&self, name: &'static str) -> Result<Option<&[u8]>, RequestHeadError> {
         let mut values =
             self.headers.iter().filter(|(own, _)| own == name).map(|(_, value)| value.as_slice());
         let value = values.next();
-        if values.next().is_some() { Err(HeadError::Duplicate(name)) } else { Ok(value) }
+        if values.next().is_some() { Err(RequestHeadError::Duplicate(name)) } else { Ok(value) }
     }
 
     /// The user name of `Proxy-Authorization: Basic`. The password is not looked at.
-    pub(crate) fn proxy_user(&self) -> Result<Option<String>, HeadError> {
+    pub(crate) fn proxy_user(&self) -> Result<Option<String>, RequestHeadError> {
         let Some(value) = self.single("proxy-authorization")? else { return Ok(None) };
         Ok(basic_user(value))
     }
 
     /// The length of the body, if the head gives it in exactly one way.
-    pub(crate) fn body_length(&self) -> Result<BodyLength, HeadError> {
+    pub(crate) fn body_length(&self) -> Result<BodyLength, RequestHeadError> {
         let length = self.single("content-length")?;
         let encoding = self.single("transfer-encoding")?;
         match (length, encoding) {
@@ -129,17 +129,19 @@ impl Head {
             {
                 Ok(BodyLength::Chunked)
             }
-            (Some(digits), None) => parse_decimal(digits).map(BodyLength::Bytes).ok_or(HeadError::Length),
-            _ => Err(HeadError::Length),
+            (Some(digits), None) => {
+                parse_decimal(digits).map(BodyLength::Bytes).ok_or(RequestHeadError::Length)
+            }
+            _ => Err(RequestHeadError::Length),
         }
     }
 
     /// The host and port of a CONNECT request.
-    pub(crate) fn connect_target(&self) -> Result<(&str, u16), HeadError> {
+    pub(crate) fn connect_target(&self) -> Result<(&str, u16), RequestHeadError> {
         if self.body_length()? != BodyLength::Bytes(0) {
-            return Err(HeadError::ConnectBody);
+            return Err(RequestHeadError::ConnectBody);
         }
-        let (host, port) = Host::parse_with_port(&self.target, None).ok_or(HeadError::Url)?;
+        let (host, port) = Host::parse_with_port(&self.target, None).ok_or(RequestHeadError::Url)?;
         // Not every client sends this header, and some leave the port out of it.
         if self.single("host")?.is_some() {
             self.check_host(host, port, Some(port))?;
@@ -148,36 +150,42 @@ impl Head {
     }
 
     /// The host, port and path of a request for an `http://` URL.
-    pub(crate) fn url_target(&self) -> Result<(&str, u16, String), HeadError> {
+    pub(crate) fn url_target(&self) -> Result<(&str, u16, String), RequestHeadError> {
         let scheme = self.target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
-        let rest = &self.target[scheme.ok_or(HeadError::NotAbsolute)?.len()..];
+        let rest = &self.target[scheme.ok_or(RequestHeadError::NotAbsolute)?.len()..];
         let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         // A backslash is a slash to some programs, and what follows a fragment sign is for no server.
         if rest.contains(['#', '\\']) {
-            return Err(HeadError::Url);
+            return Err(RequestHeadError::Url);
         }
-        let (host, port) = Host::parse_with_port(authority, Some(80)).ok_or(HeadError::Url)?;
+        let (host, port) = Host::parse_with_port(authority, Some(80)).ok_or(RequestHeadError::Url)?;
         self.check_host(host, port, Some(80))?;
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         Ok((host, port, path))
     }
 
     /// Whether the only `Host` header names this host and port.
-    pub(crate) fn check_host(&self, host: &str, port: u16, default: Option<u16>) -> Result<(), HeadError> {
-        let value = self.single("host")?.ok_or(HeadError::HostMismatch)?;
-        let text = std::str::from_utf8(value).map_err(|_| HeadError::HostMismatch)?;
-        let (own_host, own_port) = Host::parse_with_port(text, default).ok_or(HeadError::HostMismatch)?;
+    pub(crate) fn check_host(
+        &self,
+        host: &str,
+        port: u16,
+        default: Option<u16>,
+    ) -> Result<(), RequestHeadError> {
+        let value = self.single("host")?.ok_or(RequestHeadError::HostMismatch)?;
+        let text = std::str::from_utf8(value).map_err(|_| RequestHeadError::HostMismatch)?;
+        let (own_host, own_port) =
+            Host::parse_with_port(text, default).ok_or(RequestHeadError::HostMismatch)?;
         let same = match (Host::parse(own_host), Host::parse(host)) {
             (Ok(own), Ok(host)) => own == host,
             // What is no host is refused later, with its reason.
             (_, Err(_)) => own_host == host,
             (Err(_), Ok(_)) => false,
         };
-        if same && own_port == port { Ok(()) } else { Err(HeadError::HostMismatch) }
+        if same && own_port == port { Ok(()) } else { Err(RequestHeadError::HostMismatch) }
     }
 
     /// The head for the server: for this path and host, without what was meant for the proxy.
-    pub(crate) fn for_server(&self, path: &str, host: &Host, port: u16) -> Result<Vec<u8>, HeadError> {
+    pub(crate) fn for_server(&self, path: &str, host: &Host, port: u16) -> Result<Vec<u8>, RequestHeadError> {
         let authority = host.in_authority();
         let host = if port == 80 { authority } else { format!("{authority}:{port}") };
         let mut head =
@@ -208,13 +216,13 @@ impl Head {
 }
 
 /// Lines without their ends. Every CR stands before an LF and the other way round.
-fn split_lines(bytes: &[u8]) -> Result<Vec<&[u8]>, HeadError> {
+fn split_lines(bytes: &[u8]) -> Result<Vec<&[u8]>, RequestHeadError> {
     let mut lines = Vec::new();
     let mut rest = bytes;
     while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')) {
         let line_end = rest[end..].starts_with(b"\r\n");
         if !line_end {
-            return Err(HeadError::LineEnd);
+            return Err(RequestHeadError::LineEnd);
         }
         lines.push(&rest[..end]);
         rest = &rest[end + 2..];
@@ -223,33 +231,33 @@ fn split_lines(bytes: &[u8]) -> Result<Vec<&[u8]>, HeadError> {
     Ok(lines)
 }
 
-fn parse_request_line(line: &[u8]) -> Result<(String, String, u8), HeadError> {
-    let line = std::str::from_utf8(line).map_err(|_| HeadError::RequestLine)?;
+fn parse_request_line(line: &[u8]) -> Result<(String, String, u8), RequestHeadError> {
+    let line = std::str::from_utf8(line).map_err(|_| RequestHeadError::RequestLine)?;
     let mut words = line.split(' ');
     let (Some(method), Some(target), Some(version), None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
-        return Err(HeadError::RequestLine);
+        return Err(RequestHeadError::RequestLine);
     };
     let visible = !target.is_empty() && target.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_token(method.as_bytes()) || !visible {
-        return Err(HeadError::RequestLine);
+        return Err(RequestHeadError::RequestLine);
     }
     let minor_version = match version {
         "HTTP/1.1" => 1,
         "HTTP/1.0" => 0,
-        _ => return Err(HeadError::Version),
+        _ => return Err(RequestHeadError::Version),
     };
     Ok((method.to_owned(), target.to_owned(), minor_version))
 }
 
-fn parse_header(line: &[u8]) -> Result<(String, Vec<u8>), HeadError> {
-    let colon = line.iter().position(|byte| *byte == b':').ok_or(HeadError::Header)?;
+fn parse_header(line: &[u8]) -> Result<(String, Vec<u8>), RequestHeadError> {
+    let colon = line.iter().position(|byte| *byte == b':').ok_or(RequestHeadError::Header)?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
     // A folded line begins with a space, which is no part of a token.
     let clean = value.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..));
     if !is_token(name) || !clean {
-        return Err(HeadError::Header);
+        return Err(RequestHeadError::Header);
     }
     Ok((String::from_utf8_lossy(name).to_ascii_lowercase(), value.trim_ascii().to_vec()))
 }
@@ -291,27 +299,27 @@ pub(crate) enum ChunkStart {
 }
 
 /// Reads the line before a chunk. Extensions are refused: no client uses them, and parsers differ about them.
-pub(crate) fn chunk_start(bytes: &[u8]) -> Result<ChunkStart, HeadError> {
+pub(crate) fn chunk_start(bytes: &[u8]) -> Result<ChunkStart, RequestHeadError> {
     let seen = &bytes[..bytes.len().min(CHUNK_LINE_MAX)];
     let Some(end) = seen.iter().position(|byte| *byte == b'\r') else {
         let plain = seen.iter().all(u8::is_ascii_hexdigit) && seen.len() < CHUNK_LINE_MAX;
-        return if plain { Ok(ChunkStart::Incomplete) } else { Err(HeadError::Chunk) };
+        return if plain { Ok(ChunkStart::Incomplete) } else { Err(RequestHeadError::Chunk) };
     };
-    let digits = std::str::from_utf8(&seen[..end]).map_err(|_| HeadError::Chunk)?;
+    let digits = std::str::from_utf8(&seen[..end]).map_err(|_| RequestHeadError::Chunk)?;
     let plain = (1..=15).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !plain {
-        return Err(HeadError::Chunk);
+        return Err(RequestHeadError::Chunk);
     }
-    let size = u64::from_str_radix(digits, 16).map_err(|_| HeadError::Chunk)?;
+    let size = u64::from_str_radix(digits, 16).map_err(|_| RequestHeadError::Chunk)?;
     match bytes.get(end + 1) {
         None => Ok(ChunkStart::Incomplete),
         Some(b'\n') if size > 0 => Ok(ChunkStart::Chunk { size, after: end + 2 }),
         Some(b'\n') => trailers_end(bytes, end + 2),
-        Some(_) => Err(HeadError::Chunk),
+        Some(_) => Err(RequestHeadError::Chunk),
     }
 }
 
-fn trailers_end(bytes: &[u8], start: usize) -> Result<ChunkStart, HeadError> {
+fn trailers_end(bytes: &[u8], start: usize) -> Result<ChunkStart, RequestHeadError> {
     let rest = &bytes[start..];
     if rest.starts_with(b"\r\n") {
         return Ok(ChunkStart::End { after: start + 2 });
@@ -322,15 +330,15 @@ fn trailers_end(bytes: &[u8], start: usize) -> Result<ChunkStart, HeadError> {
         }
         return Ok(ChunkStart::End { after: start + end + 4 });
     }
-    if rest.len() > TRAILERS_MAX { Err(HeadError::Chunk) } else { Ok(ChunkStart::Incomplete) }
+    if rest.len() > TRAILERS_MAX { Err(RequestHeadError::Chunk) } else { Ok(ChunkStart::Incomplete) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Head, HeadError> {
-        Head::parse(text.as_bytes())
+    fn parse(text: &str) -> Result<RequestHead, RequestHeadError> {
+        RequestHead::parse(text.as_bytes())
     }
 
     #[test]
@@ -346,23 +354,23 @@ mod tests {
     #[test]
     fn what_two_programs_could_read_differently_is_refused() {
         let cases = [
-            ("GET http://a.com/ HTTP/1.1\nHost: a.com\r\n\r\n", HeadError::LineEnd),
-            ("GET http://a.com/ HTTP/1.1\r\nA: b\rC: d\r\n\r\n", HeadError::LineEnd),
-            ("GET http://a.com/ HTTP/1.1\r\nA: b\nC: d\r\n\r\n", HeadError::LineEnd),
-            ("GET http://a.com/ HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", HeadError::Header),
-            ("GET http://a.com/ HTTP/1.1\r\nA : b\r\n\r\n", HeadError::Header),
-            ("GET http://a.com/ HTTP/1.1\r\n A: b\r\n\r\n", HeadError::Header),
-            ("GET http://a.com/ HTTP/1.1\r\nno colon\r\n\r\n", HeadError::Header),
-            ("GET http://a.com/ HTTP/1.1\r\nA: b\0c\r\n\r\n", HeadError::Header),
-            ("GET http://a.com/ HTTP/1.1\r\n: b\r\n\r\n", HeadError::Header),
-            ("GET  http://a.com/ HTTP/1.1\r\n\r\n", HeadError::RequestLine),
-            ("GET http://a.com/ x HTTP/1.1\r\n\r\n", HeadError::RequestLine),
-            ("GET\thttp://a.com/ HTTP/1.1\r\n\r\n", HeadError::RequestLine),
-            ("G@T http://a.com/ HTTP/1.1\r\n\r\n", HeadError::RequestLine),
-            ("\r\nGET http://a.com/ HTTP/1.1\r\n\r\n", HeadError::RequestLine),
-            ("GET http://ä.com/ HTTP/1.1\r\n\r\n", HeadError::RequestLine),
-            ("GET http://a.com/ HTTP/2.0\r\n\r\n", HeadError::Version),
-            ("GET http://a.com/ HTTP/1.1x\r\n\r\n", HeadError::Version),
+            ("GET http://a.com/ HTTP/1.1\nHost: a.com\r\n\r\n", RequestHeadError::LineEnd),
+            ("GET http://a.com/ HTTP/1.1\r\nA: b\rC: d\r\n\r\n", RequestHeadError::LineEnd),
+            ("GET http://a.com/ HTTP/1.1\r\nA: b\nC: d\r\n\r\n", RequestHeadError::LineEnd),
+            ("GET http://a.com/ HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", RequestHeadError::Header),
+            ("GET http://a.com/ HTTP/1.1\r\nA : b\r\n\r\n", RequestHeadError::Header),
+            ("GET http://a.com/ HTTP/1.1\r\n A: b\r\n\r\n", RequestHeadError::Header),
+            ("GET http://a.com/ HTTP/1.1\r\nno colon\r\n\r\n", RequestHeadError::Header),
+            ("GET http://a.com/ HTTP/1.1\r\nA: b\0c\r\n\r\n", RequestHeadError::Header),
+            ("GET http://a.com/ HTTP/1.1\r\n: b\r\n\r\n", RequestHeadError::Header),
+            ("GET  http://a.com/ HTTP/1.1\r\n\r\n", RequestHeadError::RequestLine),
+            ("GET http://a.com/ x HTTP/1.1\r\n\r\n", RequestHeadError::RequestLine),
+            ("GET\thttp://a.com/ HTTP/1.1\r\n\r\n", RequestHeadError::RequestLine),
+            ("G@T http://a.com/ HTTP/1.1\r\n\r\n", RequestHeadError::RequestLine),
+            ("\r\nGET http://a.com/ HTTP/1.1\r\n\r\n", RequestHeadError::RequestLine),
+            ("GET http://ä.com/ HTTP/1.1\r\n\r\n", RequestHeadError::RequestLine),
+            ("GET http://a.com/ HTTP/2.0\r\n\r\n", RequestHeadError::Version),
+            ("GET http://a.com/ HTTP/1.1x\r\n\r\n", RequestHeadError::Version),
         ];
         for (text, error) in cases {
             assert_eq!(parse(text), Err(error), "{text:?}");
@@ -378,10 +386,10 @@ mod tests {
         assert_eq!(length("Transfer-Encoding: Chunked"), Ok(BodyLength::Chunked));
         assert_eq!(
             length("Content-Length: 5\r\nContent-Length: 5"),
-            Err(HeadError::Duplicate("content-length"))
+            Err(RequestHeadError::Duplicate("content-length"))
         );
         let twice = "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity";
-        assert_eq!(length(twice), Err(HeadError::Duplicate("transfer-encoding")));
+        assert_eq!(length(twice), Err(RequestHeadError::Duplicate("transfer-encoding")));
         for headers in [
             "Content-Length: 5\r\nTransfer-Encoding: chunked",
             "Content-Length: 5, 5",
@@ -393,10 +401,10 @@ mod tests {
             "Transfer-Encoding: xchunked",
             "Transfer-Encoding: identity",
         ] {
-            assert_eq!(length(headers), Err(HeadError::Length), "{headers}");
+            assert_eq!(length(headers), Err(RequestHeadError::Length), "{headers}");
         }
         let old = parse("POST http://a.com/ HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
-        assert_eq!(old.body_length(), Err(HeadError::Length));
+        assert_eq!(old.body_length(), Err(RequestHeadError::Length));
     }
 
     #[test]
@@ -407,16 +415,19 @@ mod tests {
         assert_eq!(url("http://a.com:80/", "Host: A.com."), Ok(()));
         assert_eq!(url("http://0x7f.1/", "Host: 127.0.0.1"), Ok(()));
         assert_eq!(url("HTTP://a.com?x", "Host: a.com"), Ok(()));
-        assert_eq!(url("http://a.com/", "X: y"), Err(HeadError::HostMismatch));
-        assert_eq!(url("http://a.com/", "Host: b.com"), Err(HeadError::HostMismatch));
-        assert_eq!(url("http://a.com/", "Host: a.com:8080"), Err(HeadError::HostMismatch));
-        assert_eq!(url("http://a.com/", "Host: a.com@b.com"), Err(HeadError::HostMismatch));
-        assert_eq!(url("http://a.com/", "Host: a.com\r\nHost: a.com"), Err(HeadError::Duplicate("host")));
-        assert_eq!(url("http://a.com\\@b.com/", "Host: a.com"), Err(HeadError::Url));
-        assert_eq!(url("http://a.com/#x", "Host: a.com"), Err(HeadError::Url));
-        assert_eq!(url("http:///x", "Host: a.com"), Err(HeadError::Url));
-        assert_eq!(url("https://a.com/", "Host: a.com"), Err(HeadError::NotAbsolute));
-        assert_eq!(url("/x", "Host: a.com"), Err(HeadError::NotAbsolute));
+        assert_eq!(url("http://a.com/", "X: y"), Err(RequestHeadError::HostMismatch));
+        assert_eq!(url("http://a.com/", "Host: b.com"), Err(RequestHeadError::HostMismatch));
+        assert_eq!(url("http://a.com/", "Host: a.com:8080"), Err(RequestHeadError::HostMismatch));
+        assert_eq!(url("http://a.com/", "Host: a.com@b.com"), Err(RequestHeadError::HostMismatch));
+        assert_eq!(
+            url("http://a.com/", "Host: a.com\r\nHost: a.com"),
+            Err(RequestHeadError::Duplicate("host"))
+        );
+        assert_eq!(url("http://a.com\\@b.com/", "Host: a.com"), Err(RequestHeadError::Url));
+        assert_eq!(url("http://a.com/#x", "Host: a.com"), Err(RequestHeadError::Url));
+        assert_eq!(url("http:///x", "Host: a.com"), Err(RequestHeadError::Url));
+        assert_eq!(url("https://a.com/", "Host: a.com"), Err(RequestHeadError::NotAbsolute));
+        assert_eq!(url("/x", "Host: a.com"), Err(RequestHeadError::NotAbsolute));
         let connect = |headers: &str| {
             parse(&format!("CONNECT a.com:443 HTTP/1.1\r\n{headers}\r\n\r\n"))
                 .unwrap()
@@ -425,10 +436,10 @@ mod tests {
         };
         assert_eq!(connect("X: y"), Ok(()));
         assert_eq!(connect("Host: a.com\r\nContent-Length: 0"), Ok(()));
-        assert_eq!(connect("Host: b.com:443"), Err(HeadError::HostMismatch));
-        assert_eq!(connect("Host: a.com:80"), Err(HeadError::HostMismatch));
-        assert_eq!(connect("Content-Length: 1"), Err(HeadError::ConnectBody));
-        assert_eq!(connect("Transfer-Encoding: chunked"), Err(HeadError::ConnectBody));
+        assert_eq!(connect("Host: b.com:443"), Err(RequestHeadError::HostMismatch));
+        assert_eq!(connect("Host: a.com:80"), Err(RequestHeadError::HostMismatch));
+        assert_eq!(connect("Content-Length: 1"), Err(RequestHeadError::ConnectBody));
+        assert_eq!(connect("Transfer-Encoding: chunked"), Err(RequestHeadError::ConnectBody));
     }
 
     #[test]
@@ -459,11 +470,11 @@ mod tests {
         assert_eq!(head_length(b"GET / HTTP/1.1\r\n\r\nrest", 0), Ok(Some(18)));
         assert_eq!(head_length(b"GET / HTTP/1.1\r\n\r", 0), Ok(None));
         assert_eq!(head_length(b"GET / HTTP/1.1\r\n\r\n", 15), Ok(Some(18)));
-        assert_eq!(head_length(b"GET / HTTP/1.1\n", 0), Err(HeadError::LineEnd));
+        assert_eq!(head_length(b"GET / HTTP/1.1\n", 0), Err(RequestHeadError::LineEnd));
         assert_eq!(head_length(&vec![b'a'; HEAD_MAX - 1], 0), Ok(None));
-        assert_eq!(head_length(&vec![b'a'; HEAD_MAX], 0), Err(HeadError::TooLarge));
+        assert_eq!(head_length(&vec![b'a'; HEAD_MAX], 0), Err(RequestHeadError::TooLarge));
         let late = [vec![b'a'; HEAD_MAX - 2], b"\r\n\r\n".to_vec()].concat();
-        assert_eq!(head_length(&late, 0), Err(HeadError::TooLarge));
+        assert_eq!(head_length(&late, 0), Err(RequestHeadError::TooLarge));
     }
 
     #[test]

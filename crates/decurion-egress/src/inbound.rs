@@ -11,9 +11,9 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
 use crate::clients::{Client, Clients};
-use crate::fault::Fault;
+use crate::fault::ConnectionFault;
 use crate::gate::printable;
-use crate::http::{Head, head_length};
+use crate::http::{RequestHead, head_length};
 use crate::record::OpenRecord;
 use crate::relay::fill;
 use crate::socks;
@@ -27,12 +27,12 @@ pub(crate) struct Inbound {
     pub(crate) stream: TcpStream,
     /// Bytes that were read and not used yet.
     pub(crate) pending: Vec<u8>,
-    stage: Stage,
+    stage: AnswerStage,
 }
 
 /// Which answers the client understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum AnswerStage {
     Http,
     Socks,
     Tunnel,
@@ -41,25 +41,25 @@ enum Stage {
 }
 
 /// What a client asks for.
-pub(crate) struct Request {
+pub(crate) struct InboundRequest {
     pub(crate) client: Arc<Client>,
     pub(crate) host: String,
     pub(crate) port: u16,
-    pub(crate) form: Form,
+    pub(crate) form: InboundProtocol,
 }
 
 /// How the client asks.
-pub(crate) enum Form {
+pub(crate) enum InboundProtocol {
     Connect,
     Socks,
-    Url { head: Head, path: String },
+    Url { head: RequestHead, path: String },
 }
 
 impl Inbound {
     pub(crate) fn new(stream: TcpStream) -> Self {
         // Small messages go at once: both sides may be waiting for each other.
         let _ = stream.set_nodelay(true);
-        Self { stream, pending: Vec::new(), stage: Stage::Http }
+        Self { stream, pending: Vec::new(), stage: AnswerStage::Http }
     }
 
     /// Reads what the client asks for, in whichever protocol it speaks.
@@ -67,19 +67,23 @@ impl Inbound {
         &mut self,
         clients: &Clients,
         open: &mut OpenRecord,
-    ) -> Result<Request, Fault> {
+    ) -> Result<InboundRequest, ConnectionFault> {
         self.fill().await?;
         match self.pending.first() {
             Some(&socks::VERSION) => {
-                self.stage = Stage::Socks;
+                self.stage = AnswerStage::Socks;
                 self.read_socks(clients, open).await
             }
             Some(first) if first.is_ascii_alphabetic() => self.read_http(clients, open).await,
-            _ => Err(Fault::UnknownProtocol),
+            _ => Err(ConnectionFault::UnknownProtocol),
         }
     }
 
-    async fn read_http(&mut self, clients: &Clients, open: &mut OpenRecord) -> Result<Request, Fault> {
+    async fn read_http(
+        &mut self,
+        clients: &Clients,
+        open: &mut OpenRecord,
+    ) -> Result<InboundRequest, ConnectionFault> {
         let head = self.read_head().await?;
         let token = head.proxy_user()?;
         let (host, port, path) = if head.method == "CONNECT" {
@@ -92,17 +96,17 @@ impl Inbound {
         };
         open.record.host = printable(&host);
         open.record.port = port;
-        let client = token.and_then(|token| clients.find(&token)).ok_or(Fault::Unauthenticated)?;
+        let client = token.and_then(|token| clients.find(&token)).ok_or(ConnectionFault::Unauthenticated)?;
         open.belongs_to(&client);
-        let form = path.map_or(Form::Connect, |path| Form::Url { head, path });
-        Ok(Request { client, host, port, form })
+        let form = path.map_or(InboundProtocol::Connect, |path| InboundProtocol::Url { head, path });
+        Ok(InboundRequest { client, host, port, form })
     }
 
-    async fn read_head(&mut self) -> Result<Head, Fault> {
+    async fn read_head(&mut self) -> Result<RequestHead, ConnectionFault> {
         let mut searched = 0;
         loop {
             if let Some(length) = head_length(&self.pending, searched)? {
-                let head = Head::parse(&self.pending[..length])?;
+                let head = RequestHead::parse(&self.pending[..length])?;
                 self.pending.drain(..length);
                 return Ok(head);
             }
@@ -111,23 +115,30 @@ impl Inbound {
         }
     }
 
-    async fn read_socks(&mut self, clients: &Clients, open: &mut OpenRecord) -> Result<Request, Fault> {
+    async fn read_socks(
+        &mut self,
+        clients: &Clients,
+        open: &mut OpenRecord,
+    ) -> Result<InboundRequest, ConnectionFault> {
         if !self.read_message(socks::greeting).await? {
-            return Err(Fault::NoLogin);
+            return Err(ConnectionFault::NoLogin);
         }
         self.stream.write_all(&[socks::VERSION, socks::USER_AND_PASSWORD]).await?;
         let token = self.read_message(socks::login).await?;
-        let client = clients.find(&token).ok_or(Fault::Unauthenticated)?;
+        let client = clients.find(&token).ok_or(ConnectionFault::Unauthenticated)?;
         open.belongs_to(&client);
         self.stream.write_all(&[1, 0]).await?;
         let (host, port) = self.read_message(socks::request).await?;
         open.record.host = printable(&host);
         open.record.port = port;
-        Ok(Request { client, host, port, form: Form::Socks })
+        Ok(InboundRequest { client, host, port, form: InboundProtocol::Socks })
     }
 
     /// Reads one message of SOCKS. Each is bounded by the length fields in it.
-    async fn read_message<T>(&mut self, parse: fn(&[u8]) -> socks::Parsed<T>) -> Result<T, Fault> {
+    async fn read_message<T>(
+        &mut self,
+        parse: fn(&[u8]) -> socks::SocksMessage<T>,
+    ) -> Result<T, ConnectionFault> {
         loop {
             if let Some((message, length)) = parse(&self.pending)? {
                 self.pending.drain(..length);
@@ -138,8 +149,8 @@ impl Inbound {
     }
 
     /// Reads more bytes. A client that closes here has left.
-    async fn fill(&mut self) -> Result<(), Fault> {
-        fill(&mut self.stream, &mut self.pending).await.map_err(|_| Fault::ClientLeft)
+    async fn fill(&mut self) -> Result<(), ConnectionFault> {
+        fill(&mut self.stream, &mut self.pending).await.map_err(|_| ConnectionFault::ClientLeft)
     }
 
     /// Resolves when the client closes while it has nothing more to say.
@@ -150,30 +161,30 @@ impl Inbound {
     }
 
     /// Tells the client that its tunnel is open.
-    pub(crate) async fn open_tunnel(&mut self, form: &Form) -> Result<(), Fault> {
+    pub(crate) async fn open_tunnel(&mut self, form: &InboundProtocol) -> Result<(), ConnectionFault> {
         let answer = match form {
-            Form::Socks => socks::Reply::Succeeded.message().to_vec(),
+            InboundProtocol::Socks => socks::SocksReply::Succeeded.message().to_vec(),
             _ => b"HTTP/1.1 200 Connection Established\r\n\r\n".to_vec(),
         };
         self.stream.write_all(&answer).await?;
-        self.stage = Stage::Tunnel;
+        self.stage = AnswerStage::Tunnel;
         Ok(())
     }
 
     /// Both directions and the bytes that wait, for an exchange in which the server answers.
     pub(crate) fn begin_response(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>, &mut Vec<u8>) {
-        self.stage = Stage::Response;
+        self.stage = AnswerStage::Response;
         let (reader, writer) = self.stream.split();
         (reader, writer, &mut self.pending)
     }
 
     /// Tells the client what went wrong, if its protocol has words for it.
-    pub(crate) async fn answer(&mut self, fault: &Fault) {
+    pub(crate) async fn answer(&mut self, fault: &ConnectionFault) {
         let answer = match self.stage {
-            Stage::Http => fault.http_answer(),
-            Stage::Socks => fault.socks_answer(),
-            Stage::Tunnel => fault.tunnel_answer(),
-            Stage::Response => None,
+            AnswerStage::Http => fault.http_answer(),
+            AnswerStage::Socks => fault.socks_answer(),
+            AnswerStage::Tunnel => fault.tunnel_answer(),
+            AnswerStage::Response => None,
         };
         if let Some(answer) = answer {
             let _ = timeout(FAREWELL, self.stream.write_all(&answer)).await;

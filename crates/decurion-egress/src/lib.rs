@@ -31,10 +31,10 @@ mod socks;
 mod tunnel;
 
 pub use clients::{Client, Clients};
-pub use connection::{Dial, Limits, SystemDialer};
+pub use connection::{Dial, ProxyLimits, SystemDialer};
 pub use default_hosts::DEFAULT_HOSTS;
 pub use environment::environment;
-pub use gate::{Gate, Grant, Judge, Reason, Refusal, Resolve, SystemResolver, Verdict};
+pub use gate::{EgressRefusal, Gate, Grant, Judge, Reason, Resolve, SystemResolver, Verdict};
 pub use host::{Host, HostError};
 pub use masking::{
     Masked, MaskedError, Secret, environment_for_ca, spellings, system_roots_pem, unusable_secret_host,

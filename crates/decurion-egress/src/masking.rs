@@ -103,12 +103,12 @@ pub enum MaskedError {
 
 /// The secrets of a session.
 pub struct Masked {
-    secrets: Vec<MaskedSecret>,
+    secrets: Vec<SecretEntry>,
     authority: Authority,
     upstream: Arc<rustls::ClientConfig>,
 }
 
-struct MaskedSecret {
+struct SecretEntry {
     name: String,
     value: String,
     sentinel: String,
@@ -129,7 +129,7 @@ impl Masked {
     /// Masks these secrets. Hosts are verified by the roots of the system and those in `extra_roots` (PEM). `now` dates the
     /// certificates of the session.
     pub fn new(secrets: Vec<Secret>, extra_roots: &str, now: SystemTime) -> Result<Self, MaskedError> {
-        let secrets = secrets.into_iter().map(MaskedSecret::new).collect::<Result<Vec<_>, _>>()?;
+        let secrets = secrets.into_iter().map(SecretEntry::new).collect::<Result<Vec<_>, _>>()?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let extra: Vec<CertificateDer<'static>> =
             CertificateDer::pem_slice_iter(extra_roots.as_bytes()).collect::<Result<_, _>>()?;
@@ -172,7 +172,7 @@ impl Masked {
     }
 }
 
-impl MaskedSecret {
+impl SecretEntry {
     fn new(secret: Secret) -> Result<Self, MaskedError> {
         let Secret { name, value, hosts } = secret;
         if value.is_empty() || HeaderValue::from_str(&value).is_err() {
@@ -382,7 +382,7 @@ mod tests {
         let new = |value: &str, host: &str| {
             let secret =
                 Secret { name: "KEY".to_owned(), value: value.to_owned(), hosts: vec![host.to_owned()] };
-            MaskedSecret::new(secret).map(|_| ())
+            SecretEntry::new(secret).map(|_| ())
         };
         assert!(new("value", "*.example.com").is_ok());
         assert!(matches!(new("", "example.com"), Err(MaskedError::Value { .. })));

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::connection::{Dial, Limits, Shared, SystemDialer, serve};
+use crate::connection::{Dial, ProxyLimits, ProxyShared, SystemDialer, serve};
 use crate::gate::Gate;
 use crate::masking::Masked;
 use crate::record::Recorder;
@@ -27,7 +27,7 @@ pub struct ProxyParts {
     pub recorder: Arc<dyn Recorder>,
     /// Opens connections to servers.
     pub dialer: Arc<dyn Dial>,
-    pub limits: Limits,
+    pub limits: ProxyLimits,
     /// Secrets that requests may carry.
     pub masked: Option<Arc<Masked>>,
 }
@@ -35,7 +35,7 @@ pub struct ProxyParts {
 impl ProxyParts {
     /// A proxy that connects directly, with the usual bounds.
     pub fn new(gate: Arc<Gate>, recorder: Arc<dyn Recorder>) -> Self {
-        Self { gate, recorder, dialer: Arc::new(SystemDialer), limits: Limits::default(), masked: None }
+        Self { gate, recorder, dialer: Arc::new(SystemDialer), limits: ProxyLimits::default(), masked: None }
     }
 }
 
@@ -44,7 +44,7 @@ impl Proxy {
     pub fn start(listener: TcpListener, parts: ProxyParts) -> io::Result<Self> {
         let port = listener.local_addr()?.port();
         let ProxyParts { gate, recorder, dialer, limits, masked } = parts;
-        let shared = Arc::new(Shared { gate, dialer, recorder, limits, masked });
+        let shared = Arc::new(ProxyShared { gate, dialer, recorder, limits, masked });
         Ok(Self { task: tokio::spawn(accept(listener, shared)), port })
     }
 
@@ -62,7 +62,7 @@ impl Drop for Proxy {
 }
 
 /// Accepts for ever. Beyond the most connections, clients wait in the queue of the system.
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<ProxyShared>) {
     let slots = Arc::new(Semaphore::new(shared.limits.connections));
     let mut connections = JoinSet::new();
     loop {

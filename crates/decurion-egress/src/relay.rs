@@ -6,8 +6,8 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::client_hello::{ClientHello, HelloReader};
-use crate::fault::Fault;
-use crate::http::{BodyLength, ChunkStart, HeadError, chunk_start};
+use crate::fault::ConnectionFault;
+use crate::http::{BodyLength, ChunkStart, RequestHeadError, chunk_start};
 use crate::record::{Direction, Tally};
 
 /// Bytes held per direction of a connection.
@@ -31,7 +31,7 @@ pub(crate) async fn fill(reader: &mut (impl AsyncRead + Unpin), pending: &mut Ve
 pub(crate) async fn read_hello(
     reader: &mut (impl AsyncRead + Unpin),
     pending: &mut Vec<u8>,
-) -> Result<ClientHello, Fault> {
+) -> Result<ClientHello, ConnectionFault> {
     let mut hello = HelloReader::default();
     loop {
         if let Some(hello) = hello.advance(pending)? {
@@ -67,7 +67,7 @@ pub(crate) async fn send_body(
     length: BodyLength,
     writer: &mut (impl AsyncWrite + Unpin),
     tally: &Tally,
-) -> Result<(), Fault> {
+) -> Result<(), ConnectionFault> {
     match length {
         BodyLength::Bytes(length) => Ok(send_exactly(reader, pending, length, writer, tally).await?),
         BodyLength::Chunked => send_chunks(reader, pending, writer, tally).await,
@@ -79,7 +79,7 @@ async fn send_chunks(
     pending: &mut Vec<u8>,
     writer: &mut (impl AsyncWrite + Unpin),
     tally: &Tally,
-) -> Result<(), Fault> {
+) -> Result<(), ConnectionFault> {
     loop {
         match chunk_start(pending)? {
             ChunkStart::Incomplete => fill(reader, pending).await?,
@@ -91,7 +91,7 @@ async fn send_chunks(
                     fill(reader, pending).await?;
                 }
                 if !pending.starts_with(b"\r\n") {
-                    return Err(HeadError::Chunk.into());
+                    return Err(RequestHeadError::Chunk.into());
                 }
                 pending.drain(..2);
                 send(writer, b"\r\n", tally).await?;

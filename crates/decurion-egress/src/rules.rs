@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::address::{Range, embedded_v4, special_kind};
+use crate::address::{AddressRange, embedded_v4, special_kind};
 use crate::host::{Host, HostError, parse_port};
 
 /// What a client may reach. Denied patterns beat allowed ones.
@@ -14,13 +14,13 @@ use crate::host::{Host, HostError, parse_port};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRules {
     /// Shared: many programs have the same rules.
-    layers: Vec<Arc<Layer>>,
+    layers: Vec<Arc<RuleLayer>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Layer {
+struct RuleLayer {
     allowed: Vec<Pattern>,
-    denied: Vec<Denial>,
+    denied: Vec<DenyPattern>,
     open: bool,
     /// For a list that no answer adds to: what makes it one, as the beginning of a sentence.
     strict: Option<String>,
@@ -30,7 +30,7 @@ struct Layer {
 
 /// A pattern that denies hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Denial {
+struct DenyPattern {
     pattern: Pattern,
     /// What it was made from, for people.
     by: String,
@@ -121,17 +121,17 @@ impl HostRules {
         open: bool,
     ) -> Result<Self, PatternError> {
         let allowed = allowed.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
-        let rules = Self { layers: vec![Arc::new(Layer { allowed, open, ..Layer::default() })] };
+        let rules = Self { layers: vec![Arc::new(RuleLayer { allowed, open, ..RuleLayer::default() })] };
         let by_setting = |pattern: &str| format!("\"{pattern}\" in sandbox.network.deniedDomains");
         denied.into_iter().try_fold(rules, |rules, pattern| rules.denying(pattern, by_setting(pattern)))
     }
 
     /// The same rules, which deny this pattern too. `by` is what denies it, as part of a sentence.
     pub fn denying(mut self, pattern: &str, by: impl Into<String>) -> Result<Self, PatternError> {
-        let denial = Denial { pattern: Pattern::parse(pattern)?, by: by.into() };
+        let denial = DenyPattern { pattern: Pattern::parse(pattern)?, by: by.into() };
         match self.layers.first_mut() {
             Some(layer) => Arc::make_mut(layer).denied.push(denial),
-            None => self.layers.push(Arc::new(Layer { denied: vec![denial], ..Layer::default() })),
+            None => self.layers.push(Arc::new(RuleLayer { denied: vec![denial], ..RuleLayer::default() })),
         }
         Ok(self)
     }
@@ -143,12 +143,14 @@ impl HostRules {
         allowed: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, PatternError> {
         let allowed = allowed.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
-        Ok(Self { layers: vec![Arc::new(Layer { allowed, strict: Some(by.into()), ..Layer::default() })] })
+        Ok(Self {
+            layers: vec![Arc::new(RuleLayer { allowed, strict: Some(by.into()), ..RuleLayer::default() })],
+        })
     }
 
     /// Rules that allow nothing, for this reason, and no person is asked.
     pub fn closed(why: impl Into<String>) -> Self {
-        Self { layers: vec![Arc::new(Layer { closed: Some(why.into()), ..Layer::default() })] }
+        Self { layers: vec![Arc::new(RuleLayer { closed: Some(why.into()), ..RuleLayer::default() })] }
     }
 
     /// Whether they allow nothing, even if a person says yes.
@@ -169,7 +171,7 @@ impl HostRules {
         self.layers.iter().all(|layer| layer.open)
     }
 
-    fn layers(&self) -> impl Iterator<Item = &Layer> {
+    fn layers(&self) -> impl Iterator<Item = &RuleLayer> {
         self.layers.iter().map(Arc::as_ref)
     }
 
@@ -181,9 +183,9 @@ impl HostRules {
         if let Some(by) = self.denial(host, port) {
             return Decision::Denied { by };
         }
-        let listed = |layer: &Layer| layer.allowed.iter().any(|pattern| pattern.matches(host, port));
-        let outside = |layer: &&Layer| layer.strict.is_some() && !listed(layer);
-        if let Some(Layer { strict: Some(by), allowed, .. }) = self.layers().find(outside) {
+        let listed = |layer: &RuleLayer| layer.allowed.iter().any(|pattern| pattern.matches(host, port));
+        let outside = |layer: &&RuleLayer| layer.strict.is_some() && !listed(layer);
+        if let Some(RuleLayer { strict: Some(by), allowed, .. }) = self.layers().find(outside) {
             let allowed = allowed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Decision::Outside { by: by.clone(), allowed };
         }
@@ -231,17 +233,17 @@ impl HostRules {
 /// One pattern of hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    hosts: Hosts,
+    hosts: HostPattern,
     /// All ports, if none.
     port: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Hosts {
+enum HostPattern {
     Name(String),
     /// Names that end in this, which begins with a dot.
     Below(String),
-    Addresses(Range),
+    Addresses(AddressRange),
 }
 
 impl Pattern {
@@ -262,8 +264,8 @@ impl Pattern {
             if !is_address && host.contains(|letter: char| letter.is_ascii_alphabetic()) {
                 return Err(PatternFault::Url);
             }
-            let range = Range::parse(text).ok_or(PatternFault::Range)?;
-            return Ok(Self { hosts: Hosts::Addresses(range), port: None });
+            let range = AddressRange::parse(text).ok_or(PatternFault::Range)?;
+            return Ok(Self { hosts: HostPattern::Addresses(range), port: None });
         }
         let (host, port) = split_port(text)?;
         let below = host.strip_prefix("*.");
@@ -271,9 +273,9 @@ impl Pattern {
             return Err(PatternFault::Wildcard);
         }
         let hosts = match (below, Host::parse(below.unwrap_or(host))?) {
-            (None, Host::Name(name)) => Hosts::Name(name),
-            (None, Host::Address(address)) => Hosts::Addresses(Range::single(address)),
-            (Some(_), Host::Name(name)) => Hosts::Below(format!(".{name}")),
+            (None, Host::Name(name)) => HostPattern::Name(name),
+            (None, Host::Address(address)) => HostPattern::Addresses(AddressRange::single(address)),
+            (Some(_), Host::Name(name)) => HostPattern::Below(format!(".{name}")),
             (Some(_), Host::Address(_)) => return Err(PatternFault::Wildcard),
         };
         Ok(Self { hosts, port })
@@ -282,11 +284,11 @@ impl Pattern {
     /// Whether the pattern is about this host and port.
     pub fn matches(&self, host: &Host, port: u16) -> bool {
         let same_host = match (&self.hosts, host) {
-            (Hosts::Name(name), Host::Name(host)) => name == host,
-            (Hosts::Below(suffix), Host::Name(host)) => host.ends_with(suffix.as_str()),
-            (Hosts::Addresses(range), Host::Address(address)) => range.contains(*address),
+            (HostPattern::Name(name), Host::Name(host)) => name == host,
+            (HostPattern::Below(suffix), Host::Name(host)) => host.ends_with(suffix.as_str()),
+            (HostPattern::Addresses(range), Host::Address(address)) => range.contains(*address),
             // The one name that always leads to this machine.
-            (Hosts::Name(name), Host::Address(address)) => name == "localhost" && address.is_loopback(),
+            (HostPattern::Name(name), Host::Address(address)) => name == "localhost" && address.is_loopback(),
             _ => false,
         };
         same_host && self.port.is_none_or(|own| own == port)
@@ -300,9 +302,9 @@ impl Pattern {
     /// The name that this pattern is or lies below; none for addresses.
     pub fn base_name(&self) -> Option<&str> {
         match &self.hosts {
-            Hosts::Name(name) => Some(name),
-            Hosts::Below(suffix) => suffix.strip_prefix('.'),
-            Hosts::Addresses(_) => None,
+            HostPattern::Name(name) => Some(name),
+            HostPattern::Below(suffix) => suffix.strip_prefix('.'),
+            HostPattern::Addresses(_) => None,
         }
     }
 }
@@ -323,12 +325,12 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), PatternFault> {
 impl fmt::Display for Pattern {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.hosts {
-            Hosts::Name(name) => formatter.write_str(name)?,
-            Hosts::Below(suffix) => write!(formatter, "*{suffix}")?,
-            Hosts::Addresses(range) if self.port.is_some() && range.is_ipv6() => {
+            HostPattern::Name(name) => formatter.write_str(name)?,
+            HostPattern::Below(suffix) => write!(formatter, "*{suffix}")?,
+            HostPattern::Addresses(range) if self.port.is_some() && range.is_ipv6() => {
                 write!(formatter, "[{range}]")?;
             }
-            Hosts::Addresses(range) => range.fmt(formatter)?,
+            HostPattern::Addresses(range) => range.fmt(formatter)?,
         }
         self.port.map_or(Ok(()), |port| write!(formatter, ":{port}"))
     }

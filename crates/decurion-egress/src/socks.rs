@@ -12,7 +12,7 @@ pub(crate) const NO_METHOD: u8 = 0xff;
 
 /// Answers to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub(crate) enum SocksReply {
     Succeeded = 0,
     Failed = 1,
     NotAllowed = 2,
@@ -22,7 +22,7 @@ pub(crate) enum Reply {
     AddressUnknown = 8,
 }
 
-impl Reply {
+impl SocksReply {
     /// The message. The address from which the proxy connected is no concern of the client: it is sent as zeros.
     pub(crate) fn message(self) -> [u8; 10] {
         [VERSION, self as u8, 0, 1, 0, 0, 0, 0, 0, 0]
@@ -41,10 +41,10 @@ pub(crate) enum SocksError {
 }
 
 /// A message and its length, or `None` if more bytes are needed.
-pub(crate) type Parsed<T> = Result<Option<(T, usize)>, SocksError>;
+pub(crate) type SocksMessage<T> = Result<Option<(T, usize)>, SocksError>;
 
 /// The first message: whether the client offers to log in with user and password.
-pub(crate) fn greeting(bytes: &[u8]) -> Parsed<bool> {
+pub(crate) fn greeting(bytes: &[u8]) -> SocksMessage<bool> {
     expect(bytes, 0, VERSION)?;
     let &[_, count, ref rest @ ..] = bytes else { return Ok(None) };
     let methods = rest.get(..count.into());
@@ -52,7 +52,7 @@ pub(crate) fn greeting(bytes: &[u8]) -> Parsed<bool> {
 }
 
 /// The second message: the user name. The password is not looked at.
-pub(crate) fn login(bytes: &[u8]) -> Parsed<String> {
+pub(crate) fn login(bytes: &[u8]) -> SocksMessage<String> {
     expect(bytes, 0, 1)?;
     let &[_, user_length, ref rest @ ..] = bytes else { return Ok(None) };
     let Some((user, rest)) = rest.split_at_checked(user_length.into()) else { return Ok(None) };
@@ -65,7 +65,7 @@ pub(crate) fn login(bytes: &[u8]) -> Parsed<String> {
 }
 
 /// The third message: the host and port to connect to.
-pub(crate) fn request(bytes: &[u8]) -> Parsed<(String, u16)> {
+pub(crate) fn request(bytes: &[u8]) -> SocksMessage<(String, u16)> {
     expect(bytes, 0, VERSION)?;
     if bytes.get(1).is_some_and(|command| *command != 1) {
         return Err(SocksError::Command);
@@ -107,7 +107,11 @@ mod tests {
     use super::*;
 
     /// The message is read only once it is whole, and bytes after it are left alone.
-    fn check<T: PartialEq + std::fmt::Debug>(parse: fn(&[u8]) -> Parsed<T>, message: &[u8], expected: T) {
+    fn check<T: PartialEq + std::fmt::Debug>(
+        parse: fn(&[u8]) -> SocksMessage<T>,
+        message: &[u8],
+        expected: T,
+    ) {
         for end in 0..message.len() {
             assert_eq!(parse(&message[..end]), Ok(None), "{end} bytes of {message:?}");
         }

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::client_hello::{ClientHello, is_tls};
-use crate::fault::Fault;
+use crate::fault::ConnectionFault;
 use crate::gate::printable;
 use crate::host::Host;
 use crate::inbound::Inbound;
@@ -31,7 +31,11 @@ pub(crate) struct Tunnel<'a> {
 
 impl Tunnel<'_> {
     /// Passes bytes both ways. Nothing of the client reaches the server before its first bytes were looked at.
-    pub(crate) async fn carry(&self, inbound: &mut Inbound, server: &mut TcpStream) -> Result<(), Fault> {
+    pub(crate) async fn carry(
+        &self,
+        inbound: &mut Inbound,
+        server: &mut TcpStream,
+    ) -> Result<(), ConnectionFault> {
         let has_to_be_tls = self.port == 443 || self.masked.is_some();
         if has_to_be_tls {
             self.await_hello(&mut inbound.stream, &mut inbound.pending).await?;
@@ -60,7 +64,7 @@ impl Tunnel<'_> {
         &self,
         reader: &mut (impl AsyncRead + Unpin),
         pending: &mut Vec<u8>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, ConnectionFault> {
         if pending.is_empty() {
             match fill(reader, pending).await {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
@@ -78,14 +82,14 @@ impl Tunnel<'_> {
         &self,
         reader: &mut (impl AsyncRead + Unpin),
         pending: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ConnectionFault> {
         let reading = read_hello(reader, pending);
-        let hello = timeout(self.hello_time, reading).await.map_err(|_| Fault::HelloTooSlow)??;
+        let hello = timeout(self.hello_time, reading).await.map_err(|_| ConnectionFault::HelloTooSlow)??;
         self.check_name(&hello)
     }
 
     /// The name in the hello has to be the one that was decided about. A client of an address sends none.
-    fn check_name(&self, hello: &ClientHello) -> Result<(), Fault> {
+    fn check_name(&self, hello: &ClientHello) -> Result<(), ConnectionFault> {
         let same = match (&hello.server_name, self.host) {
             (None, Host::Address(_)) => true,
             (Some(name), Host::Name(_)) => Host::parse(name).as_ref() == Ok(self.host),
@@ -93,10 +97,10 @@ impl Tunnel<'_> {
         };
         if !same {
             let found = hello.server_name.as_deref().map_or_else(|| "no host".to_owned(), printable);
-            return Err(Fault::ServerName { host: self.host.to_string(), found });
+            return Err(ConnectionFault::ServerName { host: self.host.to_string(), found });
         }
         if hello.encrypted_inside && !self.may_hide_name {
-            return Err(Fault::HiddenName);
+            return Err(ConnectionFault::HiddenName);
         }
         Ok(())
     }

@@ -44,13 +44,13 @@ pub struct Capture {
     tail: Vec<u8>,
     oldest: usize,
     total: u64,
-    spill: Spill,
+    spill: OutputSpill,
     /// Turns true when everything belongs into the file, whether it fits or not.
     divert: Option<watch::Receiver<bool>>,
     diverted: bool,
 }
 
-enum Spill {
+enum OutputSpill {
     Nowhere,
     Ready(OpenSpill),
     Open(SpillWriter, u64),
@@ -67,7 +67,7 @@ impl Capture {
             tail: Vec::new(),
             oldest: 0,
             total: 0,
-            spill: Spill::Nowhere,
+            spill: OutputSpill::Nowhere,
             divert: None,
             diverted: false,
         }
@@ -82,7 +82,7 @@ impl Capture {
 
     /// A capture that writes everything to a file, opened when the output no longer fits in memory.
     pub fn with_spill(bounds: CaptureBounds, open: OpenSpill) -> Self {
-        Self { spill: Spill::Ready(open), ..Self::new(bounds) }
+        Self { spill: OutputSpill::Ready(open), ..Self::new(bounds) }
     }
 
     /// How many bytes came.
@@ -137,11 +137,11 @@ impl Capture {
     /// Writes what is held, if it is not in the file yet, and a piece to the file; gives the piece back.
     async fn write_down(&mut self, piece: Vec<u8>) -> Vec<u8> {
         let earlier = match self.spill {
-            Spill::Ready(_) => self.kept(),
-            Spill::Open(..) => Vec::new(),
-            Spill::Nowhere | Spill::Over(_) | Spill::Failed(_) => return piece,
+            OutputSpill::Ready(_) => self.kept(),
+            OutputSpill::Open(..) => Vec::new(),
+            OutputSpill::Nowhere | OutputSpill::Over(_) | OutputSpill::Failed(_) => return piece,
         };
-        let spill = std::mem::replace(&mut self.spill, Spill::Nowhere);
+        let spill = std::mem::replace(&mut self.spill, OutputSpill::Nowhere);
         let bound = self.bounds.file;
         let writing = tokio::task::spawn_blocking(move || {
             let spill = spill.write(&earlier, bound).write(&piece, bound);
@@ -154,7 +154,7 @@ impl Capture {
             }
             // Only when the runtime is being shut down; the piece is lost with everything else.
             Err(error) => {
-                self.spill = Spill::Failed(io::Error::other(error));
+                self.spill = OutputSpill::Failed(io::Error::other(error));
                 Vec::new()
             }
         }
@@ -188,13 +188,13 @@ impl Capture {
     pub fn finish(mut self) -> Captured {
         self.tail.rotate_left(self.oldest);
         let (file_bytes, file_error) = match self.spill {
-            Spill::Open(mut file, written) => match file.flush() {
+            OutputSpill::Open(mut file, written) => match file.flush() {
                 Ok(()) => (Some(written), None),
                 Err(error) => (None, Some(error)),
             },
-            Spill::Over(written) => (Some(written), None),
-            Spill::Failed(error) => (None, Some(error)),
-            Spill::Nowhere | Spill::Ready(_) => (None, None),
+            OutputSpill::Over(written) => (Some(written), None),
+            OutputSpill::Failed(error) => (None, Some(error)),
+            OutputSpill::Nowhere | OutputSpill::Ready(_) => (None, None),
         };
         Captured { head: self.head, tail: self.tail, total: self.total, file_bytes, file_error }
     }
@@ -210,7 +210,7 @@ async fn told(divert: &mut Option<watch::Receiver<bool>>) {
     std::future::pending::<()>().await;
 }
 
-impl Spill {
+impl OutputSpill {
     fn write(self, bytes: &[u8], bound: u64) -> Self {
         let (mut file, written) = match self {
             Self::Open(file, written) => (file, written),

@@ -22,10 +22,10 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// A person's program in front, while there is one. One thread runs it, another may end it.
 #[derive(Debug, Default)]
-pub struct Front(Mutex<State>);
+pub struct Front(Mutex<ForegroundState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ForegroundState {
     /// The group of what runs. Its number is its own until it is waited for, which happens under the lock.
     group: Option<Pid>,
     /// Whether nothing is to be run any more.
@@ -34,7 +34,7 @@ struct State {
 
 /// How to ask a program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum EndRequest {
     /// It is asked to.
     Terminate,
     /// Its terminal is gone.
@@ -79,14 +79,14 @@ impl Front {
     }
 
     /// Lets what runs end, if something does. Nothing is run from here on.
-    pub fn end(&self, how: End) {
+    pub fn end(&self, how: EndRequest) {
         let mut state = self.lock();
         state.is_over = true;
         let Some(group) = state.group else { return };
         let signal = match how {
-            End::Terminate => Signal::TERM,
-            End::Hangup => Signal::HUP,
-            End::Kill => Signal::KILL,
+            EndRequest::Terminate => Signal::TERM,
+            EndRequest::Hangup => Signal::HUP,
+            EndRequest::Kill => Signal::KILL,
         };
         let _ = kill_process_group(group, signal);
         // A stopped process receives the signal when it continues.
@@ -128,7 +128,7 @@ impl Front {
         Ok(status)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ForegroundState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

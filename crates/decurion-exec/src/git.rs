@@ -22,10 +22,12 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 
 pub use change::NewWorktree;
-pub use query::{Change, Diffstat, Forecast, Head, Listed, Repository, Status, Submodule};
+pub use query::{
+    ChangedPath, CheckedOut, Diffstat, Forecast, GitRepository, ListedWorktree, Submodule, WorktreeStatus,
+};
 
-use self::own_settings::{Folders, Settings};
-use self::private_folder::Private;
+use self::own_settings::{GitFolders, GitSettings};
+use self::private_folder::PrivateGitFolder;
 use crate::{Capture, CaptureBounds, Exit, Guard, Launch, LaunchError, Output, Sandbox, Stdin, sandbox};
 
 /// How long a command may take that only looks.
@@ -119,24 +121,24 @@ impl GitError {
 }
 
 /// One command, ready to run.
-struct Order<'a> {
+struct GitCommand<'a> {
     at: &'a Utf8Path,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     settings: Vec<String>,
     stdin: Stdin,
     changes: bool,
-    settings_from: Settings,
+    settings_from: GitSettings,
     /// Where it writes besides the repository.
     writes: Vec<Utf8PathBuf>,
 }
 
-impl<'a> Order<'a> {
+impl<'a> GitCommand<'a> {
     /// A command that only looks: it takes no lock, not even to refresh the index.
     fn look(at: &'a Utf8Path, args: &[&str]) -> Self {
         let args = args.iter().map(OsString::from).collect();
         let stdin = Stdin::Empty;
-        let (settings_from, writes) = (Settings::Usual, Vec::new());
+        let (settings_from, writes) = (GitSettings::Usual, Vec::new());
         Self { at, args, env: Vec::new(), settings: Vec::new(), stdin, changes: false, settings_from, writes }
     }
 
@@ -157,13 +159,13 @@ impl<'a> Order<'a> {
 
     /// In a repository whose settings anyone may have written.
     fn nested(mut self) -> Self {
-        self.settings_from = Settings::Harmless;
+        self.settings_from = GitSettings::Harmless;
         self
     }
 
     /// With the folders of git as git finds them.
     fn found(mut self) -> Self {
-        self.settings_from = Settings::Found;
+        self.settings_from = GitSettings::Found;
         self
     }
 
@@ -195,7 +197,7 @@ impl<'a> Order<'a> {
 }
 
 /// What a command said and how it ended.
-struct Answer {
+struct GitAnswer {
     code: Option<i32>,
     exit: Exit,
     output: Vec<u8>,
@@ -223,7 +225,7 @@ impl Git {
     }
 
     /// Runs a command that must succeed, again while another git holds a lock it needs.
-    async fn run(&self, order: Order<'_>) -> Result<Vec<u8>, GitError> {
+    async fn run(&self, order: GitCommand<'_>) -> Result<Vec<u8>, GitError> {
         let order = &order;
         let mut pause = FIRST_PAUSE;
         for left in (0..LOCK_TRIES).rev() {
@@ -242,7 +244,7 @@ impl Git {
     }
 
     /// Runs a command whose exit code 1 is an answer.
-    async fn ask(&self, order: Order<'_>) -> Result<Option<Vec<u8>>, GitError> {
+    async fn ask(&self, order: GitCommand<'_>) -> Result<Option<Vec<u8>>, GitError> {
         let answer = self.once(&order).await?;
         match answer.code {
             Some(0) => Ok(Some(answer.output)),
@@ -251,11 +253,11 @@ impl Git {
         }
     }
 
-    async fn once(&self, order: &Order<'_>) -> Result<Answer, GitError> {
+    async fn once(&self, order: &GitCommand<'_>) -> Result<GitAnswer, GitError> {
         let folders = match order.settings_from {
-            Settings::Found => None,
-            Settings::Usual => Folders::of(order.at),
-            Settings::Harmless => Some(Folders::nested(order.at).map_err(|what| odd(order, what))?),
+            GitSettings::Found => None,
+            GitSettings::Usual => GitFolders::of(order.at),
+            GitSettings::Harmless => Some(GitFolders::nested(order.at).map_err(|what| odd(order, what))?),
         };
         let Some(folders) = folders else {
             return self.launch(order, None, self.bounds(order, None)).await;
@@ -264,14 +266,14 @@ impl Git {
         let common = apart.as_ref().map_or(&*folders.common, |apart| apart.path());
         let bounds = self.bounds(order, Some(&folders));
         let answer = self.launch(order, Some(common), bounds).await?;
-        apart.map_or(Ok(()), Private::close).map_err(|what| odd(order, what))?;
+        apart.map_or(Ok(()), PrivateGitFolder::close).map_err(|what| odd(order, what))?;
         Ok(answer)
     }
 
     /// Where a command that changes something may write, with the filters that it calls: in the repository, in the checkout
     /// and in folders for temporary files and caches. Git follows links, and commands of agents that run meanwhile can put
     /// some in its way. None where the kernel has no Landlock.
-    fn bounds(&self, order: &Order<'_>, folders: Option<&Folders>) -> Option<Arc<Sandbox>> {
+    fn bounds(&self, order: &GitCommand<'_>, folders: Option<&GitFolders>) -> Option<Arc<Sandbox>> {
         if !order.changes || !sandbox::has_landlock() {
             return None;
         }
@@ -302,10 +304,10 @@ impl Git {
     /// there.
     async fn launch(
         &self,
-        order: &Order<'_>,
+        order: &GitCommand<'_>,
         common: Option<&Utf8Path>,
         bounds: Option<Arc<Sandbox>>,
-    ) -> Result<Answer, GitError> {
+    ) -> Result<GitAnswer, GitError> {
         let mut launch = Launch::new("git", order.at.as_std_path());
         launch.sandbox = bounds;
         launch.output = Output::Separate;
@@ -340,15 +342,15 @@ impl Git {
         let words = words.finish();
         let words = [words.head, words.tail].concat();
         let code = if let Exit::Code(code) = exit { Some(code) } else { None };
-        Ok(Answer { code, exit, output: output.finish().head, words: one_line(&words) })
+        Ok(GitAnswer { code, exit, output: output.finish().head, words: one_line(&words) })
     }
 }
 
-fn odd(order: &Order<'_>, what: String) -> GitError {
+fn odd(order: &GitCommand<'_>, what: String) -> GitError {
     GitError::Odd { command: order.shown(), what }
 }
 
-fn refused(order: &Order<'_>, answer: &Answer) -> GitError {
+fn refused(order: &GitCommand<'_>, answer: &GitAnswer) -> GitError {
     GitError::Refused { command: order.shown(), exit: answer.exit.to_string(), words: answer.words.clone() }
 }
 

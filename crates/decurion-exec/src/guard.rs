@@ -67,10 +67,10 @@ pub struct GuardProgram {
 /// last [`Process`] are dropped, the guard ends, and everything below it.
 #[derive(Clone)]
 pub struct Guard {
-    shared: Arc<Shared>,
+    shared: Arc<GuardShared>,
 }
 
-struct Shared {
+struct GuardShared {
     program: GuardProgram,
     /// The guard of commands without a sandbox.
     plain: Slot,
@@ -79,7 +79,7 @@ struct Shared {
     /// The guard of sandboxed processes that have the network of the machine although commands do not.
     machine: Slot,
     form: OnceCell<Form>,
-    network: OnceLock<Network>,
+    network: OnceLock<GuardNetwork>,
     bounds: OnceLock<(u64, u32)>,
     /// Gives sandboxes their numbers.
     numbers: RandomState,
@@ -87,7 +87,7 @@ struct Shared {
 }
 
 /// What sandboxed commands that may use the network find there.
-pub enum Network {
+pub enum GuardNetwork {
     /// The network of this machine.
     Open,
     /// Nothing but each other and what listens at [`crate::sandbox::PROXY_PORT`]. The listener is made in their network
@@ -98,13 +98,13 @@ pub enum Network {
 /// One guard process, if it was started.
 struct Slot {
     /// Where what it starts lives.
-    home: Home,
-    current: Mutex<Option<Arc<Connection>>>,
+    home: GuardNamespaces,
+    current: Mutex<Option<Arc<GuardConnection>>>,
 }
 
 /// The namespaces of a guard.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Home {
+enum GuardNamespaces {
     /// Those of this process.
     Host,
     /// Its own, also for the network unless that is open.
@@ -114,15 +114,15 @@ enum Home {
 }
 
 impl Slot {
-    fn new(home: Home) -> Self {
+    fn new(home: GuardNamespaces) -> Self {
         Self { home, current: Mutex::new(None) }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<GuardConnection>>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn forget(&self, dead: &Arc<Connection>) {
+    fn forget(&self, dead: &Arc<GuardConnection>) {
         let mut current = self.lock();
         if current.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, dead)) {
             *current = None;
@@ -142,11 +142,11 @@ impl Guard {
     pub fn with_capacity(program: GuardProgram, commands: usize) -> Self {
         let places = Arc::new(Semaphore::new(commands.clamp(1, Semaphore::MAX_PERMITS)));
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(GuardShared {
                 program,
-                plain: Slot::new(Home::Host),
-                sandboxed: Slot::new(Home::Session),
-                machine: Slot::new(Home::Machine),
+                plain: Slot::new(GuardNamespaces::Host),
+                sandboxed: Slot::new(GuardNamespaces::Session),
+                machine: Slot::new(GuardNamespaces::Machine),
                 form: OnceCell::new(),
                 network: OnceLock::new(),
                 bounds: OnceLock::new(),
@@ -190,7 +190,7 @@ impl Guard {
             return Ok((&shared.plain, None));
         };
         let form = self.form().await?;
-        let is_open = matches!(shared.network.get(), Some(Network::Open));
+        let is_open = matches!(shared.network.get(), Some(GuardNetwork::Open));
         let slot = match (form, sandbox.reach) {
             (Form::Landlock | Form::Bubblewrap, _) => &shared.plain,
             (Form::Namespaces, Reach::Machine) if !is_open => &shared.machine,
@@ -211,7 +211,7 @@ impl Guard {
 
     /// Says what sandboxed commands find in their network. To be called before the first of them; without, it is
     /// nothing but each other.
-    pub fn set_network(&self, network: Network) {
+    pub fn set_network(&self, network: GuardNetwork) {
         let _ = self.shared.network.set(network);
     }
 
@@ -250,7 +250,7 @@ impl Guard {
     }
 
     /// Gives a parcel to a living guard. A guard found dead has not taken it, so a new one may.
-    async fn hand_over(&self, slot: &Slot, parcel: &Parcel) -> Result<Arc<Connection>, LaunchError> {
+    async fn hand_over(&self, slot: &Slot, parcel: &Parcel) -> Result<Arc<GuardConnection>, LaunchError> {
         let connection = self.connection(slot).await?;
         if connection.send(parcel).await.is_ok() {
             return Ok(connection);
@@ -267,28 +267,31 @@ impl Guard {
     }
 
     /// A guard that has said it is there.
-    async fn connection(&self, slot: &Slot) -> Result<Arc<Connection>, LaunchError> {
+    async fn connection(&self, slot: &Slot) -> Result<Arc<GuardConnection>, LaunchError> {
         let connection = {
             let mut current = slot.lock();
             if let Some(connection) = current.as_ref() {
                 connection.clone()
             } else {
                 let argument = match (slot.home, self.shared.network.get()) {
-                    (Home::Host, _) => None,
-                    (Home::Machine, _) | (Home::Session, Some(Network::Open)) => Some(SANDBOX_OPEN),
-                    (Home::Session, _) => Some(SANDBOX),
+                    (GuardNamespaces::Host, _) => None,
+                    (GuardNamespaces::Machine, _) | (GuardNamespaces::Session, Some(GuardNetwork::Open)) => {
+                        Some(SANDBOX_OPEN)
+                    }
+                    (GuardNamespaces::Session, _) => Some(SANDBOX),
                 };
                 let bounds = self.shared.bounds.get();
                 let bounds = bounds.map(|(memory, processes)| format!("{BOUNDS}{memory},{processes}"));
                 let arguments: Vec<&str> = bounds.as_deref().into_iter().chain(argument).collect();
-                let opened = Connection::open(&self.shared.program, &arguments);
+                let opened = GuardConnection::open(&self.shared.program, &arguments);
                 let opened = Arc::new(opened.map_err(|error| self.no_guard(error.to_string()))?);
                 current.insert(opened).clone()
             }
         };
         let greet = async || {
             let listener = connection.greeting().await?;
-            if let (Some(listener), Some(Network::Proxied(give))) = (listener, self.shared.network.get()) {
+            if let (Some(listener), Some(GuardNetwork::Proxied(give))) = (listener, self.shared.network.get())
+            {
                 give(listener);
             }
             Ok(())
@@ -325,7 +328,7 @@ enum Unready {
 }
 
 /// One guard process. Held by the handle and by every process it started; the last to go ends it.
-pub(crate) struct Connection {
+pub(crate) struct GuardConnection {
     /// The guard holds the other end as its descriptor 0.
     socket: AsyncFd<OwnedFd>,
     child: Option<Child>,
@@ -335,7 +338,7 @@ pub(crate) struct Connection {
     swept: OnceCell<Aftermath>,
 }
 
-impl Connection {
+impl GuardConnection {
     fn open(program: &GuardProgram, arguments: &[&str]) -> io::Result<Self> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -434,7 +437,7 @@ fn bury(mut child: Child) {
     }
 }
 
-impl Drop for Connection {
+impl Drop for GuardConnection {
     fn drop(&mut self) {
         // The socket closes after this, and the guard ends. It must be reaped, which takes a while.
         if let Some(child) = self.child.take() {

@@ -28,7 +28,7 @@ use crate::{foreground, limits, sys};
 
 /// How the child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum ChildEnding {
     Exited(u8),
     /// By this signal. What it drew may still be there.
     Killed {
@@ -46,7 +46,7 @@ pub fn own_id() -> i32 {
 }
 
 /// Runs the program as a child at this terminal until it ends or detaches. The process must have one thread.
-pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<Ending> {
+pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<ChildEnding> {
     let terminal = tcgetattr(io::stdin()).ok();
     let watched = [
         libc::SIGCHLD,
@@ -78,7 +78,7 @@ pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<Ending> {
             match pass_on(signal) {
                 // Not waited for yet, so that its number is its own.
                 Passed::To(signal) => drop(kill_process(child, signal)),
-                Passed::LetGo => return Ok(Ending::WentOn),
+                Passed::LetGo => return Ok(ChildEnding::WentOn),
                 Passed::Nothing => {}
             }
         }
@@ -99,7 +99,7 @@ pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<Ending> {
     };
     let Some(terminal) = terminal else { return Ok(ending) };
     let ending = match ending {
-        Ending::Killed { signal, .. } => Ending::Killed { signal, held: is_held(&terminal) },
+        ChildEnding::Killed { signal, .. } => ChildEnding::Killed { signal, held: is_held(&terminal) },
         ending => ending,
     };
     give_back(&terminal);
@@ -126,9 +126,9 @@ fn pass_on(signal: i32) -> Passed {
 }
 
 /// How the child ended, if it did.
-fn ended(status: WaitStatus) -> Option<Ending> {
-    let exited = status.exit_status().map(|code| Ending::Exited(u8::try_from(code).unwrap_or(1)));
-    let killed = |signal| Ending::Killed { signal, held: false };
+fn ended(status: WaitStatus) -> Option<ChildEnding> {
+    let exited = status.exit_status().map(|code| ChildEnding::Exited(u8::try_from(code).unwrap_or(1)));
+    let killed = |signal| ChildEnding::Killed { signal, held: false };
     exited.or_else(|| status.terminating_signal().map(killed))
 }
 

@@ -27,10 +27,10 @@ mod wire;
 
 pub use capture::{Capture, CaptureBounds, Captured, Rendered};
 pub use git::{Git, GitError};
-pub use guard::{Guard, GuardProgram, Network};
+pub use guard::{Guard, GuardNetwork, GuardProgram};
 pub use launch::{Exit, Launch, LaunchError, Limit, Output, ResourceLimits, Stdin};
 pub use limits::{free_bytes, is_read_only, keep_freed_memory, raise_file_limit, set_umask_077};
 pub use lineage::is_from_below;
 pub use orphans::{Aftermath, adopt as adopt_orphans};
-pub use process::{Process, Stopper};
+pub use process::{Process, ProcessStopper};
 pub use sandbox::{Form, Reach, Sandbox};

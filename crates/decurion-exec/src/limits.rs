@@ -7,7 +7,7 @@ use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::launch::ResourceLimits;
-use crate::wire::Numbers;
+use crate::wire::LaunchNumbers;
 
 const UNCHANGED: u64 = u64::MAX;
 /// The soft limit on open files before it was raised.
@@ -67,9 +67,9 @@ pub(crate) fn open_files() -> u64 {
 }
 
 /// The numbers a command gets.
-pub(crate) fn numbers(limits: ResourceLimits) -> Numbers {
+pub(crate) fn numbers(limits: ResourceLimits) -> LaunchNumbers {
     let known = |value: u64| (value != UNCHANGED).then_some(value);
-    Numbers {
+    LaunchNumbers {
         umask: command_mask(),
         open_files: known(OPEN_FILES.load(Ordering::Relaxed)),
         processes: limits.processes,

@@ -23,10 +23,10 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// The living guards of this process. Code that starts or reaps one holds the lock meanwhile.
 static GUARDS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 static ADOPTS: AtomicBool = AtomicBool::new(false);
-static BEFORE: OnceLock<Before> = OnceLock::new();
+static BEFORE: OnceLock<AdoptionStart> = OnceLock::new();
 
 /// What this process had when it began to adopt.
-struct Before {
+struct AdoptionStart {
     children: Vec<Pid>,
     at: Ticks,
 }
@@ -56,7 +56,7 @@ pub fn adopt() {
         return;
     }
     let Some(at) = ticks_now() else { return };
-    BEFORE.get_or_init(|| Before { children: children(getpid()), at });
+    BEFORE.get_or_init(|| AdoptionStart { children: children(getpid()), at });
     ADOPTS.store(set_child_subreaper(Some(getpid())).is_ok(), Ordering::Relaxed);
 }
 

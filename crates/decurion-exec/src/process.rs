@@ -22,10 +22,10 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::capture::Capture;
-use crate::guard::Connection;
+use crate::guard::GuardConnection;
 use crate::launch::{Exit, Launch, LaunchError, Output, Stdin};
 use crate::orphans::Aftermath;
-use crate::wire::{FRAME, Order, Report, Stage};
+use crate::wire::{FRAME, ReaperOrder, ReaperReport, StartStage};
 
 /// How long to wait, after a command ended, for the last of what it left to be gone.
 const SWEEP_LIMIT: Duration = Duration::from_secs(5);
@@ -55,18 +55,18 @@ pub struct Process {
     _place: Option<OwnedSemaphorePermit>,
     aftermath: Aftermath,
     /// Keeps the guard alive.
-    guard: Arc<Connection>,
+    guard: Arc<GuardConnection>,
 }
 
 /// Asks a process to end, from elsewhere. Holding it keeps nothing alive.
 #[derive(Clone, Debug)]
-pub struct Stopper(Weak<UnixStream>);
+pub struct ProcessStopper(Weak<UnixStream>);
 
 impl Process {
     pub(crate) fn new(
         ends: Ends,
         place: Option<OwnedSemaphorePermit>,
-        guard: Arc<Connection>,
+        guard: Arc<GuardConnection>,
     ) -> Result<Self, LaunchError> {
         let failed = |source| LaunchError::Resources { what: "the command's pipes", source };
         let (stdin, feeding) = ends.stdin.open().map_err(failed)?;
@@ -91,7 +91,7 @@ impl Process {
 
     /// Sends the rest of the request and waits until the command runs, or says why it does not. A reaper
     /// that was killed before it could tell leaves a process that has ended as [`Exit::Unknown`].
-    pub(crate) async fn started(&mut self, request: &[u8]) -> Result<(), (Stage, i32)> {
+    pub(crate) async fn started(&mut self, request: &[u8]) -> Result<(), (StartStage, i32)> {
         while self.reports.sent < request.len() {
             // A reaper that refuses the request says why before it hangs up.
             let Ok(()) = self.control.writable().await else { break };
@@ -102,11 +102,11 @@ impl Process {
             }
         }
         match self.reports.next(&self.control).await {
-            Some(Report::Started(pid)) => {
+            Some(ReaperReport::Started(pid)) => {
                 self.pid = pid.unsigned_abs();
                 Ok(())
             }
-            Some(Report::Failed(stage, errno)) => Err((stage, errno)),
+            Some(ReaperReport::Failed(stage, errno)) => Err((stage, errno)),
             // The waiting caller gets the error.
             _ => Ok(()),
         }
@@ -119,8 +119,8 @@ impl Process {
     }
 
     /// A handle to ask this process to end.
-    pub fn stopper(&self) -> Stopper {
-        Stopper(Arc::downgrade(&self.control))
+    pub fn stopper(&self) -> ProcessStopper {
+        ProcessStopper(Arc::downgrade(&self.control))
     }
 
     /// Waits until the command has ended and everything it left is gone. Can be cancelled and called again. Outputs
@@ -128,14 +128,14 @@ impl Process {
     pub async fn wait(&mut self) -> Exit {
         while self.exit.is_none() {
             match self.reports.next(&self.control).await {
-                Some(Report::Exited { code, clean }) => self.ended(Exit::Code(code), clean),
-                Some(Report::Signalled { signal, clean }) => self.ended(Exit::Signal(signal), clean),
-                Some(Report::OverLimit { limit, clean }) => self.ended(Exit::OverLimit(limit), clean),
-                report @ (Some(Report::Unknown) | None) => {
+                Some(ReaperReport::Exited { code, clean }) => self.ended(Exit::Code(code), clean),
+                Some(ReaperReport::Signalled { signal, clean }) => self.ended(Exit::Signal(signal), clean),
+                Some(ReaperReport::OverLimit { limit, clean }) => self.ended(Exit::OverLimit(limit), clean),
+                report @ (Some(ReaperReport::Unknown) | None) => {
                     self.aftermath = self.guard.aftermath(report.is_some()).await;
                     self.ended(Exit::Unknown, true);
                 }
-                Some(Report::Started(_) | Report::Failed(..) | Report::Swept) => {}
+                Some(ReaperReport::Started(_) | ReaperReport::Failed(..) | ReaperReport::Swept) => {}
             }
         }
         if !self.swept {
@@ -214,13 +214,13 @@ impl std::fmt::Debug for Process {
     }
 }
 
-impl Stopper {
+impl ProcessStopper {
     /// Asks the command to end, and lets its reaper kill everything after `grace`; at once if it is zero.
     /// Does nothing if the process is gone. Asking again can only make it sooner.
     pub fn stop(&self, grace: Duration) {
         if let Some(control) = self.0.upgrade() {
             // Eight bytes always find room: the reaper has read what was sent before.
-            let _ = rustix::net::send(&*control, &Order::Stop(grace).to_bytes(), SendFlags::NOSIGNAL);
+            let _ = rustix::net::send(&*control, &ReaperOrder::Stop(grace).to_bytes(), SendFlags::NOSIGNAL);
         }
     }
 }
@@ -243,7 +243,7 @@ struct Reports {
 
 impl Reports {
     /// The next one; `None` at the end of the stream, or if it makes no sense. Can be cancelled.
-    async fn next(&mut self, control: &UnixStream) -> Option<Report> {
+    async fn next(&mut self, control: &UnixStream) -> Option<ReaperReport> {
         loop {
             control.readable().await.ok()?;
             match control.try_read(&mut self.bytes[self.filled..]) {
@@ -254,7 +254,7 @@ impl Reports {
             }
             if self.filled == FRAME {
                 self.filled = 0;
-                return Report::from_bytes(self.bytes);
+                return ReaperReport::from_bytes(self.bytes);
             }
         }
     }
@@ -262,7 +262,7 @@ impl Reports {
 
 /// Our ends of a command's descriptors, before the command exists.
 pub(crate) struct Ends {
-    stdin: Input,
+    stdin: ProcessInput,
     stdout: OwnedFd,
     stderr: Option<OwnedFd>,
     cwd: Option<OwnedFd>,
@@ -279,7 +279,7 @@ pub(crate) struct Parcel {
     pub descriptors: Vec<OwnedFd>,
 }
 
-enum Input {
+enum ProcessInput {
     Nothing,
     Rest(OwnedFd, Vec<u8>),
     Ours(OwnedFd),
@@ -328,13 +328,13 @@ impl Ends {
     }
 }
 
-fn input(stdin: &Stdin) -> Result<(Input, OwnedFd), Errno> {
+fn input(stdin: &Stdin) -> Result<(ProcessInput, OwnedFd), Errno> {
     if let Stdin::Empty = stdin {
         let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        return Ok((Input::Nothing, null));
+        return Ok((ProcessInput::Nothing, null));
     }
     let (theirs, ours) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    let Stdin::Bytes(bytes) = stdin else { return Ok((Input::Ours(ours), theirs)) };
+    let Stdin::Bytes(bytes) = stdin else { return Ok((ProcessInput::Ours(ours), theirs)) };
     rustix::io::ioctl_fionbio(&ours, true)?;
     // Most inputs fit into the pipe at once.
     let written = match rustix::io::write(&ours, bytes) {
@@ -343,10 +343,13 @@ fn input(stdin: &Stdin) -> Result<(Input, OwnedFd), Errno> {
         Err(errno) => return Err(errno),
     };
     let rest = &bytes[written..];
-    Ok((if rest.is_empty() { Input::Nothing } else { Input::Rest(ours, rest.to_vec()) }, theirs))
+    Ok((
+        if rest.is_empty() { ProcessInput::Nothing } else { ProcessInput::Rest(ours, rest.to_vec()) },
+        theirs,
+    ))
 }
 
-impl Input {
+impl ProcessInput {
     fn open(self) -> io::Result<(Option<pipe::Sender>, Option<AbortOnDropHandle<()>>)> {
         Ok(match self {
             Self::Nothing => (None, None),

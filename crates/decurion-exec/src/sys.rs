@@ -131,7 +131,7 @@ impl CurrentMax for rustix::process::Rlimit {
 
 /// What another process of the same user can change about this one, and what its children inherit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct ProcessTraits {
     limits: Vec<Option<(u64, u64)>>,
     priority: c_int,
     io_priority: c_long,
@@ -139,7 +139,7 @@ pub(crate) struct Standing {
     processors: Option<Vec<u8>>,
 }
 
-impl Standing {
+impl ProcessTraits {
     /// As it is now.
     pub fn now() -> Self {
         // Resources are numbered; there are 16.

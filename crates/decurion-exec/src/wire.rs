@@ -1,5 +1,5 @@
 //! The bytes between Decurion, the guard and its reapers: a [`Launch`] in, a blob out and back into a
-//! [`Request`]; and the eight-byte [`Report`]s and [`Order`]s of a running command. Pure.
+//! [`WireRequest`]; and the eight-byte [`ReaperReport`]s and [`ReaperOrder`]s of a running command. Pure.
 //!
 //! Not JSON, because arguments are bytes and not text, and because the reaper can point the kernel at the
 //! strings where they lie.
@@ -24,7 +24,7 @@ pub(crate) const FRAME: usize = 8;
 
 /// Settings of the command that are numbers. `None` leaves what the guard inherited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Numbers {
+pub(crate) struct LaunchNumbers {
     pub umask: Option<u32>,
     pub open_files: Option<u64>,
     pub processes: Option<u64>,
@@ -35,8 +35,8 @@ pub(crate) struct Numbers {
 
 /// A launch as the reaper holds it: offsets into the blob it arrived in.
 #[derive(Debug)]
-pub(crate) struct Request {
-    pub numbers: Numbers,
+pub(crate) struct WireRequest {
+    pub numbers: LaunchNumbers,
     blob: Vec<u8>,
     /// Where each string starts: program, directory, then arguments, then environment.
     starts: Vec<usize>,
@@ -47,7 +47,7 @@ pub(crate) struct Request {
 
 /// Where a start failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum StartStage {
     Request,
     Fork,
     Setup,
@@ -61,11 +61,11 @@ pub(crate) enum Stage {
 
 /// What a reaper says about its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
+pub(crate) enum ReaperReport {
     /// It runs, with this process id.
     Started(i32),
-    Failed(Stage, i32),
-    /// It ended by itself; `clean` if it left nothing behind, else [`Report::Swept`] follows.
+    Failed(StartStage, i32),
+    /// It ended by itself; `clean` if it left nothing behind, else [`ReaperReport::Swept`] follows.
     Exited {
         code: i32,
         clean: bool,
@@ -88,13 +88,13 @@ pub(crate) enum Report {
 
 /// What Decurion tells a reaper. The end of the stream means "end everything now".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum ReaperOrder {
     /// Ask the command to end, and end everything after this time.
     Stop(Duration),
 }
 
 /// The blob for a launch.
-pub(crate) fn encode(launch: &Launch, numbers: Numbers) -> Result<Vec<u8>, LaunchError> {
+pub(crate) fn encode(launch: &Launch, numbers: LaunchNumbers) -> Result<Vec<u8>, LaunchError> {
     let mut blob = Vec::with_capacity(4096);
     blob.resize(HEADER, 0);
     push(&mut blob, &launch.program, || "the program's name".to_owned())?;
@@ -196,7 +196,7 @@ fn shown(name: &OsStr) -> String {
     format!("{:.80}", format!("{name:?}"))
 }
 
-fn write_header(blob: &mut [u8], launch: &Launch, numbers: Numbers, strings: usize) {
+fn write_header(blob: &mut [u8], launch: &Launch, numbers: LaunchNumbers, strings: usize) {
     // Checked against MAX_REQUEST before, so the counts fit.
     let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes();
     let large = |value: Option<u64>| value.map_or(u64::MAX, |value| value.min(u64::MAX - 1)).to_le_bytes();
@@ -236,14 +236,14 @@ fn sandbox_at(header: &[u8; HEADER]) -> Option<usize> {
 }
 
 /// The launch in a blob; `None` if it is not one.
-pub(crate) fn decode(blob: Vec<u8>) -> Option<Request> {
+pub(crate) fn decode(blob: Vec<u8>) -> Option<WireRequest> {
     let header: &[u8; HEADER] = blob.first_chunk()?;
     if request_length(header)? != blob.len() {
         return None;
     }
     let arguments = usize::try_from(u32_at(header, 8)).ok()?;
     let variables = usize::try_from(u32_at(header, 12)).ok()?;
-    let numbers = Numbers {
+    let numbers = LaunchNumbers {
         umask: Some(u32_at(header, 16)).filter(|mask| *mask != u32::MAX),
         open_files: limit_at(header, 24),
         processes: limit_at(header, 32),
@@ -258,10 +258,10 @@ pub(crate) fn decode(blob: Vec<u8>) -> Option<Request> {
     // The last entry is where a further string would start: it must be the end of them.
     let whole = starts.pop()? == end;
     let expected = arguments.checked_add(variables)?.checked_add(2)?;
-    (whole && starts.len() == expected).then_some(Request { numbers, blob, starts, arguments, sandbox })
+    (whole && starts.len() == expected).then_some(WireRequest { numbers, blob, starts, arguments, sandbox })
 }
 
-impl Request {
+impl WireRequest {
     /// The program as given.
     pub fn program(&self) -> &[u8] {
         self.string(0)
@@ -318,7 +318,7 @@ fn limit_at(bytes: &[u8], at: usize) -> Option<u64> {
     value.filter(|value| *value != u64::MAX)
 }
 
-impl Stage {
+impl StartStage {
     const ALL: [Self; 7] = [
         Self::Request,
         Self::Fork,
@@ -334,7 +334,7 @@ impl Stage {
     }
 }
 
-impl Report {
+impl ReaperReport {
     pub fn to_bytes(self) -> [u8; FRAME] {
         let (kind, detail, value) = match self {
             Self::Started(pid) => (1, 0, pid),
@@ -357,7 +357,7 @@ impl Report {
         let (kind, detail, value) = unframe(bytes);
         Some(match kind {
             1 => Self::Started(value),
-            2 => Self::Failed(*Stage::ALL.get(usize::from(detail))?, value),
+            2 => Self::Failed(*StartStage::ALL.get(usize::from(detail))?, value),
             3 => Self::Exited { code: value, clean: detail == 1 },
             4 => Self::Signalled { signal: value, clean: detail == 1 },
             5 => Self::Unknown,
@@ -372,7 +372,7 @@ impl Report {
     }
 }
 
-impl Order {
+impl ReaperOrder {
     pub fn to_bytes(self) -> [u8; FRAME] {
         let Self::Stop(grace) = self;
         frame(1, 0, i32::try_from(grace.as_millis()).unwrap_or(i32::MAX))
@@ -395,24 +395,24 @@ fn unframe([kind, detail, _, _, a, b, c, d]: [u8; FRAME]) -> (u8, u8, i32) {
 }
 
 /// What a failed start means to the caller.
-pub(crate) fn launch_error(stage: Stage, errno: i32, launch: &Launch, bytes: usize) -> LaunchError {
+pub(crate) fn launch_error(stage: StartStage, errno: i32, launch: &Launch, bytes: usize) -> LaunchError {
     let source = io::Error::from_raw_os_error(errno);
     let program = || launch.program.clone();
     match (stage, errno) {
-        (Stage::Directory, _) => LaunchError::Directory { cwd: launch.cwd.clone(), source },
-        (Stage::Program, libc::ENOENT | libc::ENOTDIR) => LaunchError::NoProgram { program: program() },
-        (Stage::Program, libc::E2BIG) => LaunchError::TooLarge { bytes },
-        (Stage::Program, libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EMFILE) => {
+        (StartStage::Directory, _) => LaunchError::Directory { cwd: launch.cwd.clone(), source },
+        (StartStage::Program, libc::ENOENT | libc::ENOTDIR) => LaunchError::NoProgram { program: program() },
+        (StartStage::Program, libc::E2BIG) => LaunchError::TooLarge { bytes },
+        (StartStage::Program, libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EMFILE) => {
             LaunchError::Resources { what: "the program", source }
         }
-        (Stage::Program, _) => LaunchError::NotExecutable { program: program(), source },
-        (Stage::Fork, _) => LaunchError::Resources { what: "a process", source },
-        (Stage::Mounts, _) => mount_error(errno, launch),
-        (Stage::Restrictions, _) => {
+        (StartStage::Program, _) => LaunchError::NotExecutable { program: program(), source },
+        (StartStage::Fork, _) => LaunchError::Resources { what: "a process", source },
+        (StartStage::Mounts, _) => mount_error(errno, launch),
+        (StartStage::Restrictions, _) => {
             LaunchError::Sandbox { what: "its system call filter and Landlock rules".into(), source }
         }
-        (Stage::Setup, _) => LaunchError::Resources { what: "the process's limits", source },
-        (Stage::Request, _) => LaunchError::Unpassable { what: format!("the request ({source})") },
+        (StartStage::Setup, _) => LaunchError::Resources { what: "the process's limits", source },
+        (StartStage::Request, _) => LaunchError::Unpassable { what: format!("the request ({source})") },
     }
 }
 
@@ -443,8 +443,12 @@ mod tests {
 
     #[test]
     fn a_launch_comes_back_as_it_went() {
-        let numbers =
-            Numbers { umask: Some(0o22), open_files: Some(1024), file_bytes: Some(0), ..Numbers::default() };
+        let numbers = LaunchNumbers {
+            umask: Some(0o22),
+            open_files: Some(1024),
+            file_bytes: Some(0),
+            ..LaunchNumbers::default()
+        };
         let request = decode(encode(&sample(), numbers).unwrap()).unwrap();
         assert_eq!(request.numbers, numbers);
         assert_eq!(request.program(), b"prog");
@@ -475,7 +479,7 @@ mod tests {
         let offline = Sandbox { network: false, ..all.clone() };
         let blob = |sandbox: &Sandbox| {
             let launch = Launch { sandbox: Some(sandbox.clone().into()), ..sample() };
-            encode(&launch, Numbers { bubblewrap: true, ..Numbers::default() }).unwrap()
+            encode(&launch, LaunchNumbers { bubblewrap: true, ..LaunchNumbers::default() }).unwrap()
         };
         let sandboxes = [Sandbox::default(), all, moved, offline];
         for sandbox in &sandboxes {
@@ -488,13 +492,13 @@ mod tests {
                 assert_eq!(same, sandbox == other, "{sandbox:?} {other:?}");
             }
         }
-        let without = decode(encode(&sample(), Numbers::default()).unwrap()).unwrap();
+        let without = decode(encode(&sample(), LaunchNumbers::default()).unwrap()).unwrap();
         assert_eq!((without.sandbox_part(), without.sandbox()), (None, None));
     }
 
     #[test]
     fn no_cut_or_changed_header_is_taken_for_a_launch() {
-        let blob = encode(&sample(), Numbers::default()).unwrap();
+        let blob = encode(&sample(), LaunchNumbers::default()).unwrap();
         for length in 0..blob.len() {
             assert!(decode(blob[..length].to_vec()).is_none(), "{length}");
         }
@@ -511,7 +515,7 @@ mod tests {
 
     #[test]
     fn what_no_process_can_be_given_is_named() {
-        let bad = |launch: Launch| encode(&launch, Numbers::default()).unwrap_err().to_string();
+        let bad = |launch: Launch| encode(&launch, LaunchNumbers::default()).unwrap_err().to_string();
         assert!(bad(Launch::new("a\0b", "/")).contains("program"));
         assert!(bad(Launch::new("a", "/\0")).contains("directory"));
         assert!(bad(Launch::new("a", "/").args(["x", "y\0"])).contains("argument 2"));
@@ -519,30 +523,30 @@ mod tests {
         assert!(bad(Launch::new("a", "/").env([("".into(), "".into())])).contains("name"));
         assert!(bad(Launch::new("a", "/").env([("KEY".into(), "\0".into())])).contains("KEY"));
         let large = Launch::new("a", "/").args(["x".repeat(MAX_REQUEST)]);
-        assert!(matches!(encode(&large, Numbers::default()), Err(LaunchError::TooLarge { .. })));
+        assert!(matches!(encode(&large, LaunchNumbers::default()), Err(LaunchError::TooLarge { .. })));
     }
 
     #[test]
     fn frames_come_back_and_unknown_ones_do_not() {
         let reports = [
-            Report::Started(i32::MAX),
-            Report::Failed(Stage::Program, libc::ENOENT),
-            Report::Failed(Stage::Request, 0),
-            Report::Exited { code: 255, clean: true },
-            Report::Exited { code: -1, clean: false },
-            Report::Signalled { signal: 9, clean: true },
-            Report::OverLimit { limit: Limit::Memory { mebibytes: u32::MAX }, clean: true },
-            Report::OverLimit { limit: Limit::Processes(4096), clean: false },
-            Report::Unknown,
-            Report::Swept,
+            ReaperReport::Started(i32::MAX),
+            ReaperReport::Failed(StartStage::Program, libc::ENOENT),
+            ReaperReport::Failed(StartStage::Request, 0),
+            ReaperReport::Exited { code: 255, clean: true },
+            ReaperReport::Exited { code: -1, clean: false },
+            ReaperReport::Signalled { signal: 9, clean: true },
+            ReaperReport::OverLimit { limit: Limit::Memory { mebibytes: u32::MAX }, clean: true },
+            ReaperReport::OverLimit { limit: Limit::Processes(4096), clean: false },
+            ReaperReport::Unknown,
+            ReaperReport::Swept,
         ];
         for report in reports {
-            assert_eq!(Report::from_bytes(report.to_bytes()), Some(report));
+            assert_eq!(ReaperReport::from_bytes(report.to_bytes()), Some(report));
         }
-        assert_eq!(Report::from_bytes([0; FRAME]), None);
-        assert_eq!(Report::from_bytes([2, 9, 0, 0, 0, 0, 0, 0]), None);
-        let stop = Order::Stop(Duration::from_secs(2));
-        assert_eq!(Order::from_bytes(stop.to_bytes()), Some(stop));
-        assert_eq!(Order::from_bytes([2; FRAME]), None);
+        assert_eq!(ReaperReport::from_bytes([0; FRAME]), None);
+        assert_eq!(ReaperReport::from_bytes([2, 9, 0, 0, 0, 0, 0, 0]), None);
+        let stop = ReaperOrder::Stop(Duration::from_secs(2));
+        assert_eq!(ReaperOrder::from_bytes(stop.to_bytes()), Some(stop));
+        assert_eq!(ReaperOrder::from_bytes([2; FRAME]), None);
     }
 }

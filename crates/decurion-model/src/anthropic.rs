@@ -12,11 +12,11 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::http::{Endpoint, Http, Secret, header_value};
+use crate::http::{ApiSecret, Endpoint, HttpClient, header_value};
 use crate::reply::{call, check_content, stream_error, unique_id};
 use crate::request::model_member;
 use crate::{
-    Dialect, Head, ModelError, ModelEvent, ModelProvider, ModelRequest, Reply, Thinking, WireHead,
+    Dialect, Head, ModelError, ModelEvent, ModelProvider, ModelRequest, ReplyInfo, Thinking, WireHead,
     WireMessage, sse,
 };
 
@@ -33,8 +33,8 @@ pub struct AnthropicSettings {
 /// How a request is signed.
 #[derive(Clone, Debug)]
 pub enum AnthropicKey {
-    ApiKey(Secret),
-    Bearer(Secret),
+    ApiKey(ApiSecret),
+    Bearer(ApiSecret),
     /// Not at all, for servers that do not ask.
     None,
 }
@@ -45,7 +45,7 @@ pub struct Anthropic {
 
 impl Anthropic {
     /// Checks the settings; does not connect.
-    pub fn new(http: Http, settings: AnthropicSettings) -> Result<Self, ModelError> {
+    pub fn new(http: HttpClient, settings: AnthropicSettings) -> Result<Self, ModelError> {
         let mut headers = HeaderMap::new();
         let mut secrets = Vec::new();
         headers.insert("anthropic-version", HeaderValue::from_static("2023-06-01"));
@@ -249,18 +249,18 @@ fn is_empty_text(block: &Block) -> bool {
 const MAX_BLOCKS: u32 = 10_000;
 
 /// Reads one reply's stream.
-pub(crate) struct Decoder {
-    parser: sse::Parser,
-    state: State,
+pub(crate) struct AnthropicDecoder {
+    parser: sse::SseParser,
+    state: AnthropicState,
 }
 
 #[derive(Default)]
-struct State {
+struct AnthropicState {
     seed: u64,
     started: bool,
     complete: bool,
-    reply: Reply,
-    open: BTreeMap<u32, Open>,
+    reply: ReplyInfo,
+    open: BTreeMap<u32, OpenBlock>,
     /// The next index that may begin.
     next: u32,
     ids: Vec<String>,
@@ -268,7 +268,7 @@ struct State {
 }
 
 /// A block that is still coming.
-enum Open {
+enum OpenBlock {
     Text(String),
     Thinking { thinking: String, signature: Option<String>, extra: Map<String, Value> },
     Call { id: String, name: String, json: String, given: Map<String, Value> },
@@ -276,20 +276,20 @@ enum Open {
 }
 
 #[derive(Deserialize)]
-struct Event {
+struct MessageEvent {
     #[serde(rename = "type", default)]
-    kind: Kind,
+    kind: BlockKind,
     index: Option<u32>,
-    message: Option<Started>,
+    message: Option<MessageStart>,
     content_block: Option<Value>,
-    delta: Option<Change>,
+    delta: Option<BlockDelta>,
     usage: Option<Map<String, Value>>,
     error: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum BlockKind {
     MessageStart,
     ContentBlockStart,
     ContentBlockDelta,
@@ -304,7 +304,7 @@ enum Kind {
 }
 
 #[derive(Deserialize)]
-struct Started {
+struct MessageStart {
     #[serde(default)]
     id: String,
     #[serde(default)]
@@ -313,7 +313,7 @@ struct Started {
 }
 
 #[derive(Deserialize)]
-struct Change {
+struct BlockDelta {
     #[serde(rename = "type")]
     kind: Option<String>,
     text: Option<String>,
@@ -323,9 +323,12 @@ struct Change {
     stop_reason: Option<String>,
 }
 
-impl Decoder {
+impl AnthropicDecoder {
     pub fn new(seed: u64) -> Self {
-        Self { parser: sse::Parser::default(), state: State { seed, ..State::default() } }
+        Self {
+            parser: sse::SseParser::default(),
+            state: AnthropicState { seed, ..AnthropicState::default() },
+        }
     }
 
     pub fn feed(&mut self, chunk: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
@@ -346,31 +349,31 @@ impl Decoder {
     }
 }
 
-type Out = VecDeque<ModelEvent>;
+type AnthropicEvents = VecDeque<ModelEvent>;
 
-impl State {
-    fn frame(&mut self, frame: sse::Frame<'_>, out: &mut Out) -> Result<(), ModelError> {
+impl AnthropicState {
+    fn frame(&mut self, frame: sse::Frame<'_>, out: &mut AnthropicEvents) -> Result<(), ModelError> {
         if self.complete {
             return Ok(());
         }
-        let event: Event = serde_json::from_slice(frame.data)
+        let event: MessageEvent = serde_json::from_slice(frame.data)
             .map_err(|error| ModelError::malformed(format!("an event that cannot be read: {error}")))?;
         match event.kind {
-            Kind::MessageStart => self.start(event, out),
-            Kind::ContentBlockStart => self.block_start(event, out),
-            Kind::ContentBlockDelta => self.block_delta(event, out),
-            Kind::ContentBlockStop => {
+            BlockKind::MessageStart => self.start(event, out),
+            BlockKind::ContentBlockStart => self.block_start(event, out),
+            BlockKind::ContentBlockDelta => self.block_delta(event, out),
+            BlockKind::ContentBlockStop => {
                 let index = self.index(event.index)?;
                 self.block_stop(index, out)
             }
-            Kind::MessageDelta => self.message_delta(event),
-            Kind::MessageStop => self.stop(out),
-            Kind::Error => Err(stream_error(&event.error.unwrap_or_default())),
-            Kind::Other => Ok(()),
+            BlockKind::MessageDelta => self.message_delta(event),
+            BlockKind::MessageStop => self.stop(out),
+            BlockKind::Error => Err(stream_error(&event.error.unwrap_or_default())),
+            BlockKind::Other => Ok(()),
         }
     }
 
-    fn start(&mut self, event: Event, out: &mut Out) -> Result<(), ModelError> {
+    fn start(&mut self, event: MessageEvent, out: &mut AnthropicEvents) -> Result<(), ModelError> {
         let Some(message) = event.message else { return Err(missing("message_start has no message")) };
         if std::mem::replace(&mut self.started, true) {
             return Err(missing("the message starts twice"));
@@ -386,7 +389,7 @@ impl State {
         Ok(())
     }
 
-    fn block_start(&mut self, event: Event, out: &mut Out) -> Result<(), ModelError> {
+    fn block_start(&mut self, event: MessageEvent, out: &mut AnthropicEvents) -> Result<(), ModelError> {
         let Some(start) = event.content_block else { return Err(missing("a block starts with nothing")) };
         let index = event.index.unwrap_or(self.next);
         if !self.started || index < self.next || index >= MAX_BLOCKS {
@@ -398,10 +401,10 @@ impl State {
         out.push_back(ModelEvent::Delta(Delta::BlockStarted { index, block: block.shown() }));
         // A first piece may already be in the start.
         match &block {
-            Open::Text(text) if !text.is_empty() => {
+            OpenBlock::Text(text) if !text.is_empty() => {
                 out.push_back(ModelEvent::Delta(Delta::Text { index, text: text.clone() }));
             }
-            Open::Thinking { thinking, .. } if !thinking.is_empty() => {
+            OpenBlock::Thinking { thinking, .. } if !thinking.is_empty() => {
                 out.push_back(ModelEvent::Delta(Delta::Thinking { index, text: thinking.clone() }));
             }
             _ => {}
@@ -410,14 +413,14 @@ impl State {
         Ok(())
     }
 
-    fn opened(&mut self, mut start: Value) -> Result<Open, ModelError> {
+    fn opened(&mut self, mut start: Value) -> Result<OpenBlock, ModelError> {
         let kind = start.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
         let text = |value: &mut Value, name: &str| match value.get_mut(name).map(Value::take) {
             Some(Value::String(text)) => Some(text),
             _ => None,
         };
         Ok(match kind.as_str() {
-            "text" => Open::Text(text(&mut start, "text").unwrap_or_default()),
+            "text" => OpenBlock::Text(text(&mut start, "text").unwrap_or_default()),
             "thinking" => {
                 let thinking = text(&mut start, "thinking").unwrap_or_default();
                 let signature = text(&mut start, "signature").filter(|seal| !seal.is_empty());
@@ -425,7 +428,7 @@ impl State {
                     return Err(missing("a block that is no object"));
                 };
                 extra.retain(|name, _| !matches!(name.as_str(), "type" | "thinking" | "signature"));
-                Open::Thinking { thinking, signature, extra }
+                OpenBlock::Thinking { thinking, signature, extra }
             }
             "tool_use" => {
                 let Some(name) = text(&mut start, "name").filter(|name| !name.is_empty()) else {
@@ -436,14 +439,14 @@ impl State {
                     Some(Value::Object(members)) => members,
                     _ => Map::new(),
                 };
-                Open::Call { id, name, json: String::new(), given }
+                OpenBlock::Call { id, name, json: String::new(), given }
             }
-            _ if start.is_object() => Open::Other { value: start, json: String::new() },
+            _ if start.is_object() => OpenBlock::Other { value: start, json: String::new() },
             _ => return Err(missing("a block that is no object")),
         })
     }
 
-    fn block_delta(&mut self, event: Event, out: &mut Out) -> Result<(), ModelError> {
+    fn block_delta(&mut self, event: MessageEvent, out: &mut AnthropicEvents) -> Result<(), ModelError> {
         let Some(change) = event.delta else { return Err(missing("a delta with nothing in it")) };
         let index = self.index(event.index)?;
         let piece = match change.kind.as_deref().unwrap_or_default() {
@@ -459,38 +462,38 @@ impl State {
         let Some(block) = self.open.get_mut(&index) else { return Err(missing("a delta of no block")) };
         let kind = change.kind.as_deref().unwrap_or_default();
         let delta = match (block, kind) {
-            (Open::Text(text), "text_delta") => {
+            (OpenBlock::Text(text), "text_delta") => {
                 text.push_str(&piece);
                 Delta::Text { index, text: piece }
             }
-            (Open::Thinking { thinking, .. }, "thinking_delta") => {
+            (OpenBlock::Thinking { thinking, .. }, "thinking_delta") => {
                 thinking.push_str(&piece);
                 Delta::Thinking { index, text: piece }
             }
-            (Open::Thinking { signature, .. }, "signature_delta") => {
+            (OpenBlock::Thinking { signature, .. }, "signature_delta") => {
                 signature.get_or_insert_default().push_str(&piece);
                 Delta::Signature { index, signature: piece }
             }
-            (Open::Call { json, .. }, "input_json_delta") => {
+            (OpenBlock::Call { json, .. }, "input_json_delta") => {
                 json.push_str(&piece);
                 Delta::Input { index, json: piece }
             }
-            (Open::Other { json, .. }, "input_json_delta") => {
+            (OpenBlock::Other { json, .. }, "input_json_delta") => {
                 json.push_str(&piece);
                 return Ok(());
             }
-            (Open::Other { value, .. }, "text_delta") => {
+            (OpenBlock::Other { value, .. }, "text_delta") => {
                 append(value, "text", &piece);
                 return Ok(());
             }
-            (Open::Other { .. }, _) => return Ok(()),
+            (OpenBlock::Other { .. }, _) => return Ok(()),
             _ => return Err(missing(&format!("a {kind} in a block of another kind"))),
         };
         out.push_back(ModelEvent::Delta(delta));
         Ok(())
     }
 
-    fn block_stop(&mut self, index: u32, out: &mut Out) -> Result<(), ModelError> {
+    fn block_stop(&mut self, index: u32, out: &mut AnthropicEvents) -> Result<(), ModelError> {
         let Some(block) = self.open.remove(&index) else { return Err(missing("the end of no block")) };
         out.push_back(ModelEvent::Delta(Delta::BlockEnded { index }));
         if let Some(block) = block.closed() {
@@ -499,7 +502,7 @@ impl State {
         Ok(())
     }
 
-    fn message_delta(&mut self, event: Event) -> Result<(), ModelError> {
+    fn message_delta(&mut self, event: MessageEvent) -> Result<(), ModelError> {
         if !self.started {
             return Err(missing("the message changes before it starts"));
         }
@@ -510,7 +513,7 @@ impl State {
         Ok(())
     }
 
-    fn stop(&mut self, out: &mut Out) -> Result<(), ModelError> {
+    fn stop(&mut self, out: &mut AnthropicEvents) -> Result<(), ModelError> {
         if !self.started {
             return Err(missing("the message stops before it starts"));
         }
@@ -545,7 +548,7 @@ impl State {
     }
 }
 
-impl Open {
+impl OpenBlock {
     /// The block as it begins, empty where its pieces follow.
     fn shown(&self) -> Block {
         match self {

@@ -182,7 +182,7 @@ fn base_name(name: &str) -> &str {
     name
 }
 
-struct Row {
+struct CatalogRow {
     name: &'static str,
     window: u64,
     max_output: u64,
@@ -190,7 +190,7 @@ struct Row {
     price: (u64, u64, u64, u64),
 }
 
-impl Row {
+impl CatalogRow {
     fn info(&self) -> ModelInfo {
         let (input, output, cache_read, cache_write) = self.price;
         let price = Price { input, output, cache_read, cache_write, cache_write_hour: input * 2 };
@@ -203,12 +203,12 @@ impl Row {
     }
 }
 
-const fn row(name: &'static str, window: u64, max_output: u64, price: (u64, u64, u64, u64)) -> Row {
-    Row { name, window, max_output, price }
+const fn row(name: &'static str, window: u64, max_output: u64, price: (u64, u64, u64, u64)) -> CatalogRow {
+    CatalogRow { name, window, max_output, price }
 }
 
 /// Lists change; what a user sets wins over this.
-const BUILTIN: &[Row] = &[
+const BUILTIN: &[CatalogRow] = &[
     row("claude-opus-5-5", 1_000_000, 128_000, (4_000, 20_000, 200, 5_000)),
     row("claude-sonnet-5-5", 1_000_000, 128_000, (2_000, 10_000, 100, 2_500)),
     row("claude-haiku-5-5", 1_000_000, 128_000, (100, 500, 10, 125)),

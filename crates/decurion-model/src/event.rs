@@ -21,12 +21,12 @@ pub enum ModelEvent {
         block: Block,
     },
     /// The reply is whole. Always the last event.
-    Completed(Reply),
+    Completed(ReplyInfo),
 }
 
 /// What the provider said about a reply as a whole. Its blocks came before, as [`ModelEvent::Block`].
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reply {
+pub struct ReplyInfo {
     /// The provider's id of the message.
     pub message_id: String,
     /// The model that answered, by its own word.

@@ -17,9 +17,10 @@ use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::limiter::{Limiter, Permit, Waiter, Why, Woken};
+use crate::limiter::{Limiter, QueuedRequest, RequestPermit, WaitCause, Woken};
 use crate::{
-    Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, Reply, Said, StallKind, VainWait, WireHead,
+    Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, ReplyInfo, Said, StallKind, VainWait,
+    WireHead,
 };
 
 pub use crate::limiter::Load;
@@ -112,10 +113,10 @@ impl Default for GatewaySettings {
 /// The gateway to one provider with one key; clones are the same gateway. It has a limiter for each model.
 #[derive(Clone)]
 pub struct Gateway {
-    inner: Arc<Inner>,
+    inner: Arc<GatewayState>,
 }
 
-struct Inner {
+struct GatewayState {
     provider: Arc<dyn ModelProvider>,
     settings: GatewaySettings,
     limiters: Mutex<HashMap<String, Limiter>>,
@@ -126,7 +127,7 @@ impl Gateway {
     /// A gateway to this provider. Make one for each key: what shares a key must share its gateway.
     pub fn new(provider: Arc<dyn ModelProvider>, settings: GatewaySettings) -> Self {
         let limiters = Mutex::new(HashMap::new());
-        Self { inner: Arc::new(Inner { provider, settings, limiters, tickets: AtomicU64::new(0) }) }
+        Self { inner: Arc::new(GatewayState { provider, settings, limiters, tickets: AtomicU64::new(0) }) }
     }
 
     /// How the provider wants heads and messages written.
@@ -142,8 +143,8 @@ impl Gateway {
     }
 
     /// The same as something that can be changed between its tries.
-    pub fn turn(&self, request: ModelRequest) -> Turn {
-        Turn::new(self.inner.clone(), request)
+    pub fn turn(&self, request: ModelRequest) -> ModelTurn {
+        ModelTurn::new(self.inner.clone(), request)
     }
 
     /// What is under way and what waits, by model.
@@ -155,7 +156,7 @@ impl Gateway {
     }
 }
 
-impl Inner {
+impl GatewayState {
     fn limiter(&self, model: &str) -> Limiter {
         let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
         limiters.entry(model.to_owned()).or_default().clone()
@@ -163,8 +164,8 @@ impl Inner {
 }
 
 /// One request on its way to one reply.
-pub struct Turn {
-    gateway: Arc<Inner>,
+pub struct ModelTurn {
+    gateway: Arc<GatewayState>,
     request: ModelRequest,
     ticket: u64,
     chance: Chance,
@@ -175,21 +176,21 @@ pub struct Turn {
     waiting: bool,
     /// Whether something of the reply under way was shown.
     shown: bool,
-    count: Count,
+    count: Tries,
 }
 
 enum Phase {
     /// About to stand in line.
     Ready,
     Queued {
-        waiter: Waiter,
-        told: Option<Why>,
+        waiter: QueuedRequest,
+        told: Option<WaitCause>,
     },
     Resting {
         until: Instant,
     },
     /// It is our turn; the request is sent when the next event is polled.
-    Admitted(Permit),
+    Admitted(RequestPermit),
     Streaming(Box<Try>),
     /// Out of patience; the error is still to be said.
     Failed(ModelError),
@@ -198,7 +199,7 @@ enum Phase {
 
 struct Try {
     stream: BoxStream<'static, Result<ModelEvent, ModelError>>,
-    permit: Permit,
+    permit: RequestPermit,
     started: Instant,
     /// When something last came, or it began.
     heard_at: Instant,
@@ -214,7 +215,7 @@ struct Try {
 
 /// What has been tried.
 #[derive(Default)]
-struct Count {
+struct Tries {
     attempts: u32,
     faults: u32,
     malformed: u32,
@@ -229,7 +230,7 @@ struct Count {
 }
 
 /// What to do after a failed try.
-enum Next {
+enum AfterFailure {
     GiveUp,
     /// Stand in line again; the limiter knows for how long.
     Requeue,
@@ -238,10 +239,10 @@ enum Next {
 }
 
 /// The result of a turn.
-pub type Item = Result<GatewayEvent, ModelError>;
+pub type TurnItem = Result<GatewayEvent, ModelError>;
 
-impl Turn {
-    fn new(gateway: Arc<Inner>, request: ModelRequest) -> Self {
+impl ModelTurn {
+    fn new(gateway: Arc<GatewayState>, request: ModelRequest) -> Self {
         let ticket = gateway.tickets.fetch_add(1, Ordering::Relaxed);
         let chance = Chance::new(gateway.settings.seed, &request.tag.path, ticket);
         Self {
@@ -253,7 +254,7 @@ impl Turn {
             out: VecDeque::new(),
             waiting: false,
             shown: false,
-            count: Count::default(),
+            count: Tries::default(),
         }
     }
 
@@ -272,7 +273,7 @@ impl Turn {
     }
 
     /// The next of what [`Gateway::stream`] gives.
-    pub async fn next(&mut self) -> Option<Item> {
+    pub async fn next(&mut self) -> Option<TurnItem> {
         loop {
             if let Some(event) = self.out.pop_front() {
                 return Some(Ok(event));
@@ -310,7 +311,7 @@ impl Turn {
     async fn wait_for_turn(&mut self) {
         let Phase::Queued { waiter, told } = &mut self.phase else { return };
         let why = waiter.why();
-        if let Why::Paused(until) = why
+        if let WaitCause::Paused(until) = why
             && let Some(error) = out_of_patience(&self.gateway, &self.request, &mut self.count, until)
         {
             self.phase = Phase::Failed(error);
@@ -326,10 +327,10 @@ impl Turn {
         }
     }
 
-    fn reason(&self, why: Why) -> WaitReason {
+    fn reason(&self, why: WaitCause) -> WaitReason {
         match why {
-            Why::Behind(ahead) => WaitReason::Turn { ahead: u32::try_from(ahead).unwrap_or(u32::MAX) },
-            Why::Paused(until) => WaitReason::Retry {
+            WaitCause::Behind(ahead) => WaitReason::Turn { ahead: u32::try_from(ahead).unwrap_or(u32::MAX) },
+            WaitCause::Paused(until) => WaitReason::Retry {
                 attempt: self.count.attempts + 1,
                 of: None,
                 delay_ms: milliseconds(until.saturating_duration_since(Instant::now())),
@@ -340,7 +341,7 @@ impl Turn {
         }
     }
 
-    fn admit(&mut self, permit: Permit) {
+    fn admit(&mut self, permit: RequestPermit) {
         if std::mem::take(&mut self.waiting) {
             self.out.push_back(GatewayEvent::Resumed);
         }
@@ -422,21 +423,21 @@ impl Turn {
         let next = self.judge(&error);
         let shown = std::mem::take(&mut self.shown);
         if shown || !error.is_refusal() {
-            let again = !matches!(next, Next::GiveUp);
+            let again = !matches!(next, AfterFailure::GiveUp);
             let stalled = matches!(error, ModelError::Stalled { .. });
             self.out.push_back(GatewayEvent::Discarded { reason: error.to_string(), shown, stalled, again });
         }
         match next {
-            Next::GiveUp => self.phase = Phase::Failed(error),
-            Next::Requeue => self.requeue(&error, permit),
-            Next::Rest(delay, of) => {
+            AfterFailure::GiveUp => self.phase = Phase::Failed(error),
+            AfterFailure::Requeue => self.requeue(&error, permit),
+            AfterFailure::Rest(delay, of) => {
                 drop(permit);
                 self.rest(&error, delay, of);
             }
         }
     }
 
-    fn judge(&mut self, error: &ModelError) -> Next {
+    fn judge(&mut self, error: &ModelError) -> AfterFailure {
         let settings = &self.gateway.settings;
         match error {
             ModelError::Busy { retry: false, .. }
@@ -447,8 +448,8 @@ impl Turn {
             | ModelError::Unauthorized { .. }
             | ModelError::ModelNotFound { .. }
             | ModelError::Rejected { .. }
-            | ModelError::Misconfigured { .. } => Next::GiveUp,
-            ModelError::Busy { .. } => Next::Requeue,
+            | ModelError::Misconfigured { .. } => AfterFailure::GiveUp,
+            ModelError::Busy { .. } => AfterFailure::Requeue,
             ModelError::Failed { .. }
             | ModelError::Unreachable { .. }
             | ModelError::Reset { .. }
@@ -461,29 +462,29 @@ impl Turn {
                 let delay = self.chance.backoff(settings, self.count.faults - 1).max(asked);
                 let in_time = self.count.failing + delay <= settings.retry_time;
                 if self.count.faults < settings.tries && in_time {
-                    Next::Rest(delay, settings.tries)
+                    AfterFailure::Rest(delay, settings.tries)
                 } else {
-                    Next::GiveUp
+                    AfterFailure::GiveUp
                 }
             }
             ModelError::Malformed { .. } => {
                 self.count.malformed += 1;
                 if self.count.malformed < settings.malformed_tries {
                     let delay = self.chance.backoff(settings, self.count.malformed - 1);
-                    Next::Rest(delay, settings.malformed_tries)
+                    AfterFailure::Rest(delay, settings.malformed_tries)
                 } else {
-                    Next::GiveUp
+                    AfterFailure::GiveUp
                 }
             }
             ModelError::Empty { .. } => {
                 self.count.empty += 1;
-                Next::Rest(Duration::ZERO, 2)
+                AfterFailure::Rest(Duration::ZERO, 2)
             }
         }
     }
 
     /// The provider's limit: everyone who asks for this model waits, and we stay where we are in the line.
-    fn requeue(&mut self, error: &ModelError, permit: Permit) {
+    fn requeue(&mut self, error: &ModelError, permit: RequestPermit) {
         let ModelError::Busy { after, status, said, .. } = error else { return };
         let (settings, chance) = (&self.gateway.settings, &mut self.chance);
         permit.throttled(*after, |refusals| chance.backoff(settings, refusals));
@@ -601,9 +602,9 @@ impl Try {
 /// The error of a request that would have to wait longer than its patience lasts. Only the time in which nothing was
 /// answered counts: behind others that are answered, a request just waits in the queue.
 fn out_of_patience(
-    gateway: &Inner,
+    gateway: &GatewayState,
     request: &ModelRequest,
-    count: &mut Count,
+    count: &mut Tries,
     until: Instant,
 ) -> Option<ModelError> {
     let (now, patience) = (Instant::now(), gateway.settings.patience?);
@@ -623,7 +624,7 @@ fn out_of_patience(
 }
 
 /// An empty reply that is not itself an answer.
-fn may_ask_again(reply: &Reply) -> bool {
+fn may_ask_again(reply: &ReplyInfo) -> bool {
     matches!(reply.stop_reason.as_deref(), None | Some("end_turn" | "tool_use" | "stop_sequence"))
 }
 

@@ -48,12 +48,12 @@ impl Default for HttpSettings {
 
 /// The client, shared by all providers; clones are the same client.
 #[derive(Clone, Default)]
-pub struct Http {
-    inner: Arc<Inner>,
+pub struct HttpClient {
+    inner: Arc<HttpState>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct HttpState {
     settings: HttpSettings,
     plain: OnceLock<Result<Client, ModelError>>,
     secure: OnceLock<Result<Client, ModelError>>,
@@ -61,10 +61,10 @@ struct Inner {
     plain_needs_secure: AtomicBool,
 }
 
-impl Http {
+impl HttpClient {
     /// A client that has not done anything yet.
     pub fn new(settings: HttpSettings) -> Self {
-        Self { inner: Arc::new(Inner { settings, ..Inner::default() }) }
+        Self { inner: Arc::new(HttpState { settings, ..HttpState::default() }) }
     }
 
     fn client(&self, url: &Url) -> Result<Client, ModelError> {
@@ -85,7 +85,7 @@ impl Http {
     }
 }
 
-impl Inner {
+impl HttpState {
     /// A client without trusted certificates: for plain addresses, and cheap to make.
     fn plain(&self) -> Result<Client, ModelError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -136,7 +136,7 @@ fn misconfigured(error: &(dyn Error + 'static)) -> ModelError {
 
 /// One address with its headers.
 pub(crate) struct Endpoint {
-    http: Http,
+    http: HttpClient,
     url: Url,
     /// Where the list of models is.
     models: Url,
@@ -146,11 +146,11 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     pub fn new(
-        http: Http,
+        http: HttpClient,
         url: &str,
         models: &str,
         mut headers: HeaderMap,
-        secrets: Vec<Secret>,
+        secrets: Vec<ApiSecret>,
     ) -> Result<Self, ModelError> {
         let redaction = Redaction::new(secrets);
         let wrong = |reason: String| ModelError::Misconfigured { detail: redaction.clean(&reason, MAX_TEXT) };
@@ -208,7 +208,7 @@ impl Endpoint {
 }
 
 async fn send(
-    http: &Http,
+    http: &HttpClient,
     url: Url,
     headers: HeaderMap,
     request: ModelRequest,
@@ -327,9 +327,9 @@ pub(crate) fn header_value(name: &str, value: &str) -> Result<HeaderValue, Model
 
 /// A key. It can be sent and compared, and never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Arc<str>);
+pub struct ApiSecret(Arc<str>);
 
-impl Secret {
+impl ApiSecret {
     /// Takes charge of a key; white space around it is a copying mistake.
     pub fn new(text: &str) -> Self {
         Self(text.trim().into())
@@ -342,7 +342,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for ApiSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }
@@ -354,19 +354,19 @@ const MAX_TEXT: usize = 2_000;
 /// What must not be read in any text that leaves.
 #[derive(Clone, Debug, Default)]
 pub struct Redaction {
-    secrets: Arc<[Secret]>,
+    secrets: Arc<[ApiSecret]>,
 }
 
 impl Redaction {
     /// These must not be read.
-    pub fn new(secrets: Vec<Secret>) -> Self {
+    pub fn new(secrets: Vec<ApiSecret>) -> Self {
         Self { secrets: secrets.into() }
     }
 
     /// The text without secrets, at most so many bytes of it.
     pub fn clean(&self, text: &str, length: usize) -> String {
         let mut text = text.to_owned();
-        for Secret(secret) in self.secrets.iter() {
+        for ApiSecret(secret) in self.secrets.iter() {
             // A shorter one would blacken ordinary words.
             if secret.len() >= 6 {
                 text = text.replace(secret.as_ref(), "[redacted]");

@@ -23,7 +23,7 @@ pub mod weight;
 
 pub use checked::CheckedBlock;
 pub use error::{ModelError, Said, StallKind, UnreachableCause, VainWait};
-pub use event::{Accepted, ModelEvent, RateLimits, Reply};
+pub use event::{Accepted, ModelEvent, RateLimits, ReplyInfo};
 pub use gateway::{Gateway, GatewayEvent, GatewaySettings};
 pub use request::{
     Dialect, Head, ModelRequest, OutputLimitField, RequestBody, RequestClass, RequestTag, Thinking,

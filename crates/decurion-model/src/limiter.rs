@@ -14,41 +14,41 @@ use crate::{RateLimits, RequestClass, RequestTag};
 /// One limiter; clones are the same one.
 #[derive(Clone, Default)]
 pub(crate) struct Limiter {
-    shared: Arc<Shared>,
+    shared: Arc<LimiterShared>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct LimiterShared {
+    state: Mutex<LimiterState>,
     /// Tells everyone in the queue that a pause began, so that each knows when to look again.
     paused: Notify,
 }
 
 /// The right to have one request under way. Dropping it lets the next one go.
-pub(crate) struct Permit {
+pub(crate) struct RequestPermit {
     limiter: Limiter,
     facts: PermitFacts,
 }
 
 /// A place in the queue. Dropping it gives the place up.
-pub(crate) struct Waiter {
+pub(crate) struct QueuedRequest {
     limiter: Limiter,
-    key: Key,
+    key: QueueKey,
     ticket: u64,
-    admitted: oneshot::Receiver<Permit>,
+    admitted: oneshot::Receiver<RequestPermit>,
 }
 
 /// What ended a wait.
 pub(crate) enum Woken {
     /// It is our turn.
-    Admitted(Permit),
+    Admitted(RequestPermit),
     /// It is not, and the reason to wait may have changed.
     Changed,
 }
 
 /// Why a waiter waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum WaitCause {
     /// The provider asked us to.
     Paused(Instant),
     /// Others are before us.
@@ -69,12 +69,12 @@ pub struct Load {
 impl Limiter {
     /// A place in the queue. The ticket orders those of the same subtree; a request that is tried again
     /// keeps its own.
-    pub fn queue(&self, tag: &RequestTag, ticket: u64) -> Waiter {
-        let key = Key::of(tag);
+    pub fn queue(&self, tag: &RequestTag, ticket: u64) -> QueuedRequest {
+        let key = QueueKey::of(tag);
         let (sender, admitted) = oneshot::channel();
         self.lock().queue.add(&key, ticket, sender);
         self.admit();
-        Waiter { limiter: self.clone(), key, ticket, admitted }
+        QueuedRequest { limiter: self.clone(), key, ticket, admitted }
     }
 
     pub fn load(&self) -> Load {
@@ -114,17 +114,17 @@ impl Limiter {
                 };
                 (sender, facts)
             };
-            let _ = sender.send(Permit { limiter: self.clone(), facts });
+            let _ = sender.send(RequestPermit { limiter: self.clone(), facts });
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LimiterState> {
         // Every change below is finished before it could panic.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiter {
+impl QueuedRequest {
     /// Waits for our turn, or for news about why it has not come. Everyone who waits looks again when a
     /// pause ends, so that it does not matter who of them is still there by then.
     pub async fn wait(&mut self) -> Woken {
@@ -154,26 +154,26 @@ impl Waiter {
     }
 
     /// Our turn, if it has come already.
-    pub fn try_take(&mut self) -> Option<Permit> {
+    pub fn try_take(&mut self) -> Option<RequestPermit> {
         self.admitted.try_recv().ok()
     }
 
-    pub fn why(&self) -> Why {
+    pub fn why(&self) -> WaitCause {
         let state = self.limiter.lock();
         match state.rate.paused_until(Instant::now()) {
-            Some(until) => Why::Paused(until),
-            None => Why::Behind(state.queue.ahead(&self.key, self.ticket)),
+            Some(until) => WaitCause::Paused(until),
+            None => WaitCause::Behind(state.queue.ahead(&self.key, self.ticket)),
         }
     }
 }
 
-impl Drop for Waiter {
+impl Drop for QueuedRequest {
     fn drop(&mut self) {
         self.limiter.lock().queue.remove(&self.key, self.ticket);
     }
 }
 
-impl Permit {
+impl RequestPermit {
     /// The provider's message about its limits: if nothing is left, no request is sent until there is.
     pub fn limited(&self, limits: &RateLimits) {
         if let (Some(0), Some(reset)) = (limits.remaining, limits.reset)
@@ -199,7 +199,7 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
         self.limiter.lock().rate.end(&self.facts);
         self.limiter.admit();
@@ -207,9 +207,9 @@ impl Drop for Permit {
 }
 
 #[derive(Default)]
-struct State {
+struct LimiterState {
     rate: Rate,
-    queue: Queue,
+    queue: FairQueue,
 }
 
 // ---- how many ----
@@ -334,13 +334,13 @@ impl Rate {
 
 /// The queue of a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Key {
+enum QueueKey {
     Root,
     /// By the first agent below the root.
     Subtree(String),
 }
 
-impl Key {
+impl QueueKey {
     fn of(tag: &RequestTag) -> Self {
         if tag.class == RequestClass::Main {
             return Self::Root;
@@ -353,22 +353,22 @@ impl Key {
 
 /// Who waits, in which order they go: the root's own requests, then one of each subtree in turn.
 #[derive(Default)]
-struct Queue {
-    root: Line,
-    subtrees: VecDeque<(String, Line)>,
+struct FairQueue {
+    root: LimiterHandle,
+    subtrees: VecDeque<(String, LimiterHandle)>,
 }
 
-type Line = BTreeMap<u64, oneshot::Sender<Permit>>;
+type LimiterHandle = BTreeMap<u64, oneshot::Sender<RequestPermit>>;
 
-impl Queue {
-    fn add(&mut self, key: &Key, ticket: u64, sender: oneshot::Sender<Permit>) {
+impl FairQueue {
+    fn add(&mut self, key: &QueueKey, ticket: u64, sender: oneshot::Sender<RequestPermit>) {
         let line = match key {
-            Key::Root => &mut self.root,
-            Key::Subtree(name) => {
+            QueueKey::Root => &mut self.root,
+            QueueKey::Subtree(name) => {
                 if let Some(place) = self.subtrees.iter().position(|(other, _)| other == name) {
                     &mut self.subtrees[place].1
                 } else {
-                    self.subtrees.push_back((name.clone(), Line::new()));
+                    self.subtrees.push_back((name.clone(), LimiterHandle::new()));
                     let last = self.subtrees.len() - 1;
                     &mut self.subtrees[last].1
                 }
@@ -377,7 +377,7 @@ impl Queue {
         line.insert(ticket, sender);
     }
 
-    fn next(&mut self) -> Option<oneshot::Sender<Permit>> {
+    fn next(&mut self) -> Option<oneshot::Sender<RequestPermit>> {
         if let Some((_, sender)) = self.root.pop_first() {
             return Some(sender);
         }
@@ -389,12 +389,12 @@ impl Queue {
         next.map(|(_, sender)| sender)
     }
 
-    fn remove(&mut self, key: &Key, ticket: u64) {
+    fn remove(&mut self, key: &QueueKey, ticket: u64) {
         match key {
-            Key::Root => {
+            QueueKey::Root => {
                 self.root.remove(&ticket);
             }
-            Key::Subtree(name) => {
+            QueueKey::Subtree(name) => {
                 if let Some((_, line)) = self.subtrees.iter_mut().find(|(other, _)| other == name) {
                     line.remove(&ticket);
                 }
@@ -404,8 +404,8 @@ impl Queue {
     }
 
     /// How many go before this one, if no others arrive.
-    fn ahead(&self, key: &Key, ticket: u64) -> usize {
-        let Key::Subtree(name) = key else { return self.root.range(..ticket).count() };
+    fn ahead(&self, key: &QueueKey, ticket: u64) -> usize {
+        let QueueKey::Subtree(name) = key else { return self.root.range(..ticket).count() };
         let Some(place) = self.subtrees.iter().position(|(other, _)| other == name) else { return 0 };
         let own = self.subtrees[place].1.range(..ticket).count();
         let others = self.subtrees.iter().enumerate().filter(|(other, _)| *other != place);

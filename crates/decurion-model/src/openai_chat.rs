@@ -13,12 +13,12 @@ use reqwest::header::{HeaderMap, HeaderName};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::http::{Endpoint, Http, Secret, header_value};
+use crate::http::{ApiSecret, Endpoint, HttpClient, header_value};
 use crate::reply::{call, check_content, stream_error, unique_id};
 use crate::request::model_member;
 use crate::{
-    Dialect, Head, ModelError, ModelEvent, ModelProvider, ModelRequest, OutputLimitField, Reply, WireHead,
-    WireMessage, sse,
+    Dialect, Head, ModelError, ModelEvent, ModelProvider, ModelRequest, OutputLimitField, ReplyInfo,
+    WireHead, WireMessage, sse,
 };
 
 /// The address and the credentials.
@@ -27,7 +27,7 @@ pub struct OpenAiChatSettings {
     /// Up to where `/chat/completions` follows, e.g. `http://localhost:11434/v1`.
     pub base_url: String,
     /// The key, sent as `Authorization: Bearer`; local servers need none.
-    pub key: Option<Secret>,
+    pub key: Option<ApiSecret>,
     pub headers: Vec<(String, String)>,
 }
 
@@ -37,7 +37,7 @@ pub struct OpenAiChat {
 
 impl OpenAiChat {
     /// Checks the settings; does not connect.
-    pub fn new(http: Http, settings: OpenAiChatSettings) -> Result<Self, ModelError> {
+    pub fn new(http: HttpClient, settings: OpenAiChatSettings) -> Result<Self, ModelError> {
         let mut headers = HeaderMap::new();
         let mut secrets = Vec::new();
         if let Some(secret) = settings.key {
@@ -276,28 +276,28 @@ fn assistant_message(message: &Message) -> Option<Value> {
 const MAX_CALLS: usize = 1_000;
 
 /// Reads one reply's stream.
-pub(crate) struct Decoder {
-    parser: sse::Parser,
-    state: State,
+pub(crate) struct ChatDecoder {
+    parser: sse::SseParser,
+    state: ChatState,
 }
 
 #[derive(Default)]
-struct State {
+struct ChatState {
     seed: u64,
-    progress: Progress,
+    progress: ChatProgress,
     has_usage: bool,
     refused: bool,
-    reply: Reply,
+    reply: ReplyInfo,
     /// The index of the next block.
     next: u32,
     speech: Option<Speech>,
-    calls: Vec<Call>,
+    calls: Vec<PartialCall>,
     ids: Vec<String>,
     content: usize,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Progress {
+enum ChatProgress {
     #[default]
     Before,
     Speaking,
@@ -313,7 +313,7 @@ struct Speech {
     text: String,
 }
 
-struct Call {
+struct PartialCall {
     /// The server's number for it, and its id as the server gave it.
     number: Option<u32>,
     given: Option<String>,
@@ -328,22 +328,22 @@ struct Chunk {
     id: Option<String>,
     model: Option<String>,
     #[serde(default)]
-    choices: Option<Vec<Choice>>,
+    choices: Option<Vec<ReplyChoice>>,
     usage: Option<WireUsage>,
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
+struct ReplyChoice {
     #[serde(default)]
     index: Option<u32>,
     #[serde(alias = "message")]
-    delta: Option<Change>,
+    delta: Option<ChoiceDelta>,
     finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Change {
+struct ChoiceDelta {
     content: Option<Value>,
     reasoning_content: Option<String>,
     reasoning: Option<Value>,
@@ -378,9 +378,9 @@ struct PromptDetails {
     cached_tokens: Option<u64>,
 }
 
-impl Decoder {
+impl ChatDecoder {
     pub fn new(seed: u64) -> Self {
-        Self { parser: sse::Parser::default(), state: State { seed, ..State::default() } }
+        Self { parser: sse::SseParser::default(), state: ChatState { seed, ..ChatState::default() } }
     }
 
     pub fn feed(&mut self, chunk: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
@@ -391,27 +391,27 @@ impl Decoder {
     /// A server may close without a word once it has said why the model stopped.
     pub fn finish(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         match self.state.progress {
-            Progress::Complete => Ok(()),
-            Progress::Stopped => {
+            ChatProgress::Complete => Ok(()),
+            ChatProgress::Stopped => {
                 self.state.end(out);
                 Ok(())
             }
-            Progress::Before | Progress::Speaking => {
+            ChatProgress::Before | ChatProgress::Speaking => {
                 Err(ModelError::reset("the stream ended without a finish_reason"))
             }
         }
     }
 
     pub fn is_complete(&self) -> bool {
-        self.state.progress == Progress::Complete
+        self.state.progress == ChatProgress::Complete
     }
 }
 
-type Out = VecDeque<ModelEvent>;
+type ChatEvents = VecDeque<ModelEvent>;
 
-impl State {
-    fn frame(&mut self, frame: sse::Frame<'_>, out: &mut Out) -> Result<(), ModelError> {
-        if self.progress == Progress::Complete {
+impl ChatState {
+    fn frame(&mut self, frame: sse::Frame<'_>, out: &mut ChatEvents) -> Result<(), ModelError> {
+        if self.progress == ChatProgress::Complete {
             return Ok(());
         }
         if frame.data.trim_ascii() == b"[DONE]" {
@@ -437,17 +437,17 @@ impl State {
                 self.stopped(&reason, out);
             }
         }
-        if self.progress == Progress::Stopped && self.has_usage {
+        if self.progress == ChatProgress::Stopped && self.has_usage {
             self.end(out);
         }
         Ok(())
     }
 
-    fn start(&mut self, chunk: &Chunk, out: &mut Out) {
-        if self.progress != Progress::Before {
+    fn start(&mut self, chunk: &Chunk, out: &mut ChatEvents) {
+        if self.progress != ChatProgress::Before {
             return;
         }
-        self.progress = Progress::Speaking;
+        self.progress = ChatProgress::Speaking;
         let id = chunk.id.clone().filter(|id| !id.is_empty());
         self.reply.message_id = id.unwrap_or_else(|| format!("msg_{:016x}", self.seed));
         self.reply.model = chunk.model.clone().unwrap_or_default();
@@ -458,7 +458,7 @@ impl State {
         }));
     }
 
-    fn change(&mut self, change: Change, out: &mut Out) -> Result<(), ModelError> {
+    fn change(&mut self, change: ChoiceDelta, out: &mut ChatEvents) -> Result<(), ModelError> {
         let reasoning = change.reasoning_content.or_else(|| change.reasoning.as_ref().map(text_in));
         if let Some(text) = reasoning {
             self.speak(true, text, out)?;
@@ -479,7 +479,7 @@ impl State {
         Ok(())
     }
 
-    fn speak(&mut self, thinking: bool, text: String, out: &mut Out) -> Result<(), ModelError> {
+    fn speak(&mut self, thinking: bool, text: String, out: &mut ChatEvents) -> Result<(), ModelError> {
         if text.is_empty() {
             return Ok(());
         }
@@ -508,7 +508,7 @@ impl State {
         Ok(())
     }
 
-    fn end_speech(&mut self, out: &mut Out) {
+    fn end_speech(&mut self, out: &mut ChatEvents) {
         if let Some(mut speech) = self.speech.take() {
             let text = std::mem::take(&mut speech.text);
             out.push_back(ModelEvent::Delta(Delta::BlockEnded { index: speech.index }));
@@ -516,7 +516,7 @@ impl State {
         }
     }
 
-    fn call(&mut self, change: CallChange, out: &mut Out) -> Result<(), ModelError> {
+    fn call(&mut self, change: CallChange, out: &mut ChatEvents) -> Result<(), ModelError> {
         let given = change.id.filter(|id| !id.is_empty());
         let function = change.function.unwrap_or(Function { name: None, arguments: None });
         let name = function.name.filter(|name| !name.is_empty());
@@ -560,7 +560,7 @@ impl State {
         number: Option<u32>,
         given: Option<String>,
         name: String,
-        out: &mut Out,
+        out: &mut ChatEvents,
     ) -> Result<usize, ModelError> {
         if self.calls.len() >= MAX_CALLS {
             return Err(ModelError::malformed(format!("more than {MAX_CALLS} calls in one reply")));
@@ -571,15 +571,15 @@ impl State {
         self.next += 1;
         let block = call(id.clone(), name.clone(), "", Map::new());
         out.push_back(ModelEvent::Delta(Delta::BlockStarted { index, block }));
-        self.calls.push(Call { number, given, index, id, name, arguments: String::new() });
+        self.calls.push(PartialCall { number, given, index, id, name, arguments: String::new() });
         Ok(self.calls.len() - 1)
     }
 
-    fn stopped(&mut self, reason: &str, out: &mut Out) {
-        if self.progress == Progress::Stopped {
+    fn stopped(&mut self, reason: &str, out: &mut ChatEvents) {
+        if self.progress == ChatProgress::Stopped {
             return;
         }
-        self.progress = Progress::Stopped;
+        self.progress = ChatProgress::Stopped;
         let has_calls = !self.calls.is_empty();
         self.end_speech(out);
         for one in std::mem::take(&mut self.calls) {
@@ -601,8 +601,8 @@ impl State {
     }
 
     /// `[DONE]` also ends a reply whose server never says why it stopped.
-    fn done(&mut self, out: &mut Out) -> Result<(), ModelError> {
-        if self.progress == Progress::Before {
+    fn done(&mut self, out: &mut ChatEvents) -> Result<(), ModelError> {
+        if self.progress == ChatProgress::Before {
             return Err(ModelError::malformed("the stream is done before it starts"));
         }
         self.stopped("stop", out);
@@ -610,8 +610,8 @@ impl State {
         Ok(())
     }
 
-    fn end(&mut self, out: &mut Out) {
-        self.progress = Progress::Complete;
+    fn end(&mut self, out: &mut ChatEvents) {
+        self.progress = ChatProgress::Complete;
         out.push_back(ModelEvent::Delta(Delta::Ended {
             stop_reason: self.reply.stop_reason.clone(),
             usage: self.reply.usage.clone(),

@@ -59,7 +59,7 @@ pub async fn events(
         return stream::once(async { Err(error) }).boxed();
     }
     let accepted = Accepted { request_id: request_id.clone(), limits: rate_limits(&response.headers) };
-    let reading = Reading {
+    let reading = ReplyReading {
         body: Some(response.body),
         decoder: StreamDecoder::new(dialect, seed),
         queue: VecDeque::from([ModelEvent::Accepted(accepted)]),
@@ -70,7 +70,7 @@ pub async fn events(
     stream::unfold(reading, |mut reading| async move { Some((reading.next().await?, reading)) }).boxed()
 }
 
-struct Reading {
+struct ReplyReading {
     /// None once the reply is complete or has failed.
     body: Option<BoxStream<'static, Result<Bytes, ModelError>>>,
     decoder: StreamDecoder,
@@ -81,7 +81,7 @@ struct Reading {
     request_id: Option<String>,
 }
 
-impl Reading {
+impl ReplyReading {
     async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
             if let Some(event) = self.queue.pop_front() {
@@ -479,21 +479,21 @@ fn spelled_duration(text: &str) -> Option<Duration> {
 
 /// Bytes of a stream in, events out. Pure: the whole of a dialect's reading without any connection.
 pub struct StreamDecoder {
-    inner: Inner,
+    inner: ReplyPhase,
     bytes: usize,
 }
 
-enum Inner {
-    Anthropic(Box<anthropic::Decoder>),
-    OpenAiChat(Box<openai_chat::Decoder>),
+enum ReplyPhase {
+    Anthropic(Box<anthropic::AnthropicDecoder>),
+    OpenAiChat(Box<openai_chat::ChatDecoder>),
 }
 
 impl StreamDecoder {
     /// For one reply. About the seed see [`events`].
     pub fn new(dialect: Dialect, seed: u64) -> Self {
         let inner = match dialect {
-            Dialect::Anthropic => Inner::Anthropic(Box::new(anthropic::Decoder::new(seed))),
-            Dialect::OpenAiChat => Inner::OpenAiChat(Box::new(openai_chat::Decoder::new(seed))),
+            Dialect::Anthropic => ReplyPhase::Anthropic(Box::new(anthropic::AnthropicDecoder::new(seed))),
+            Dialect::OpenAiChat => ReplyPhase::OpenAiChat(Box::new(openai_chat::ChatDecoder::new(seed))),
         };
         Self { inner, bytes: 0 }
     }
@@ -505,24 +505,24 @@ impl StreamDecoder {
             return Err(ModelError::malformed(format!("the stream is longer than {MAX_STREAM} bytes")));
         }
         match &mut self.inner {
-            Inner::Anthropic(decoder) => decoder.feed(chunk, out),
-            Inner::OpenAiChat(decoder) => decoder.feed(chunk, out),
+            ReplyPhase::Anthropic(decoder) => decoder.feed(chunk, out),
+            ReplyPhase::OpenAiChat(decoder) => decoder.feed(chunk, out),
         }
     }
 
     /// The stream ended; an error if the reply did not.
     pub fn finish(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         match &mut self.inner {
-            Inner::Anthropic(decoder) => decoder.finish(),
-            Inner::OpenAiChat(decoder) => decoder.finish(out),
+            ReplyPhase::Anthropic(decoder) => decoder.finish(),
+            ReplyPhase::OpenAiChat(decoder) => decoder.finish(out),
         }
     }
 
     /// Whether [`ModelEvent::Completed`] is out.
     pub fn is_complete(&self) -> bool {
         match &self.inner {
-            Inner::Anthropic(decoder) => decoder.is_complete(),
-            Inner::OpenAiChat(decoder) => decoder.is_complete(),
+            ReplyPhase::Anthropic(decoder) => decoder.is_complete(),
+            ReplyPhase::OpenAiChat(decoder) => decoder.is_complete(),
         }
     }
 }

@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::weight::{self, Media};
+use crate::weight::{self, MediaWeight};
 use crate::{anthropic, openai_chat};
 
 /// One request, ready to be sent.
@@ -139,7 +139,7 @@ pub struct WireMessage {
     /// Where the moving `cache_control` goes if this is the last message; `bytes.len()` if it cannot.
     pub cut: usize,
     /// What of it is images and documents.
-    pub media: Media,
+    pub media: MediaWeight,
 }
 
 impl Dialect {
@@ -182,7 +182,7 @@ impl WireMessage {
     /// A message without a place for the cache mark.
     pub fn whole(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        Self { cut: bytes.len(), bytes, media: Media::default() }
+        Self { cut: bytes.len(), bytes, media: MediaWeight::default() }
     }
 }
 

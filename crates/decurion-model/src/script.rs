@@ -1,5 +1,5 @@
 //! Scripts: what a scripted model answers. Text comes in and becomes a [`Script`]; what a request holds
-//! ([`Seen`]) goes in and a [`Plan`] of the reply comes out; [`render()`] turns a plan into the bytes a
+//! ([`RequestView`]) goes in and a [`AnswerPlan`] of the reply comes out; [`render()`] turns a plan into the bytes a
 //! provider of either dialect would send. All of it is pure; playing it is [`crate::scripted`]'s and the
 //! loopback server's work. The format is taught in `docs/src/scripts.md`.
 
@@ -15,12 +15,12 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 pub use render::{Ids, WireStep, render};
-pub use request_view::Seen;
+pub use request_view::RequestView;
 
 /// A script: rules in order; the first that fits a request answers it.
 #[derive(Clone, Debug)]
 pub struct Script {
-    rules: Vec<Rule>,
+    rules: Vec<ScriptRule>,
 }
 
 /// A script that cannot be read.
@@ -51,13 +51,13 @@ pub struct NoMatch {
 
 /// How to answer one request: everything decided, all captures filled in.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct AnswerPlan {
     /// The line of the rule that decided it.
     pub line: u32,
     /// The answer is this failure instead of a stream.
-    pub failure: Option<Failure>,
+    pub failure: Option<ScriptedFailure>,
     /// The stream, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScriptStep>,
     /// Why the model stops; none means `tool_use` if there is a call, else `end_turn`.
     pub stop: Option<String>,
     /// The usage that the reply reports.
@@ -67,14 +67,14 @@ pub struct Plan {
     /// The message's id; none means one made from the request.
     pub message_id: Option<String>,
     /// Where writes are separated.
-    pub splits: Vec<Split>,
+    pub splits: Vec<WriteSplit>,
     /// Where the stream breaks off.
-    pub cut: Option<Cut>,
+    pub cut: Option<CutPoint>,
 }
 
 /// One step of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum ScriptStep {
     Say {
         text: String,
         /// How many characters per piece.
@@ -136,7 +136,7 @@ pub enum Stall {
 
 /// An answer that is not a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct ScriptedFailure {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: FailureBody,
@@ -156,7 +156,7 @@ pub enum FailureBody {
 
 /// Where writes are separated, counted in bytes of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Split {
+pub enum WriteSplit {
     /// After so many bytes.
     At(usize),
     /// After each so many bytes.
@@ -165,7 +165,7 @@ pub enum Split {
 
 /// Where a stream breaks off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct CutPoint {
     pub after: usize,
     pub unit: CutUnit,
     pub ending: CutEnding,
@@ -196,7 +196,7 @@ impl Script {
     }
 
     /// The answer to a request: that of the first rule that fits.
-    pub fn reply(&self, seen: &Seen) -> Result<Plan, NoMatch> {
+    pub fn reply(&self, seen: &RequestView) -> Result<AnswerPlan, NoMatch> {
         self.rules.iter().find_map(|rule| rule.plan(seen)).ok_or_else(|| NoMatch {
             agent: seen.agent.clone(),
             path: seen.path.clone(),
@@ -219,10 +219,10 @@ impl Script {
 
 /// What must hold, and what is then answered; texts still hold their `$1`s.
 #[derive(Clone, Debug)]
-struct Rule {
+struct ScriptRule {
     conditions: Vec<Condition>,
     usage: Option<Usage>,
-    template: Plan,
+    template: AnswerPlan,
 }
 
 #[derive(Clone, Debug)]
@@ -231,15 +231,15 @@ enum Condition {
     Agent(String),
     /// A glob on the model's name.
     Model(String),
-    Turn(Numbers),
-    Try(Numbers),
+    Turn(ScriptNumbers),
+    Try(ScriptNumbers),
     Within(Duration),
-    Text(Place, Pattern),
+    Text(PatternTarget, TextPattern),
 }
 
 /// Which text of a request a pattern looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum PatternTarget {
     /// The whole last message.
     Last,
     /// Its text without tool results.
@@ -250,19 +250,19 @@ enum Place {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Numbers {
+struct ScriptNumbers {
     from: u32,
     to: u32,
 }
 
 #[derive(Clone, Debug)]
-enum Pattern {
+enum TextPattern {
     Contains(String),
     Regex(Regex),
 }
 
-impl Rule {
-    fn plan(&self, seen: &Seen) -> Option<Plan> {
+impl ScriptRule {
+    fn plan(&self, seen: &RequestView) -> Option<AnswerPlan> {
         let mut captures = substitute::Captures::new(seen);
         for condition in &self.conditions {
             if !condition.holds(seen, &mut captures) {
@@ -277,7 +277,7 @@ impl Rule {
 }
 
 impl Condition {
-    fn holds(&self, seen: &Seen, captures: &mut substitute::Captures) -> bool {
+    fn holds(&self, seen: &RequestView, captures: &mut substitute::Captures) -> bool {
         match self {
             Self::Agent(glob) => {
                 let name = seen.path.rsplit('/').next().unwrap_or_default();
@@ -292,8 +292,8 @@ impl Condition {
     }
 }
 
-impl Place {
-    fn of(self, seen: &Seen) -> &str {
+impl PatternTarget {
+    fn of(self, seen: &RequestView) -> &str {
         match self {
             Self::Last => &seen.last_message,
             Self::Text => &seen.last_text,
@@ -303,13 +303,13 @@ impl Place {
     }
 }
 
-impl Numbers {
+impl ScriptNumbers {
     fn hold(self, number: u32) -> bool {
         (self.from..=self.to).contains(&number)
     }
 }
 
-impl Pattern {
+impl TextPattern {
     fn fits(&self, text: &str, captures: &mut substitute::Captures) -> bool {
         match self {
             Self::Contains(part) => text.contains(part.as_str()),
@@ -323,16 +323,16 @@ impl Pattern {
 }
 
 /// Tokens at the usual four bytes each, so that budgets and windows have something to count.
-fn estimate(plan: &Plan, seen: &Seen) -> Usage {
+fn estimate(plan: &AnswerPlan, seen: &RequestView) -> Usage {
     let written: usize = plan
         .steps
         .iter()
         .map(|step| match step {
-            Step::Say { text, .. } | Step::Think { text, .. } => text.len(),
-            Step::Call { name, input: CallInput::Json(input), .. } => {
+            ScriptStep::Say { text, .. } | ScriptStep::Think { text, .. } => text.len(),
+            ScriptStep::Call { name, input: CallInput::Json(input), .. } => {
                 name.len() + Value::Object(input.clone()).to_string().len()
             }
-            Step::Call { name, input: CallInput::Raw(text), .. } => name.len() + text.len(),
+            ScriptStep::Call { name, input: CallInput::Raw(text), .. } => name.len() + text.len(),
             _ => 0,
         })
         .sum();

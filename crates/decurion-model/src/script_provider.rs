@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::http::{Redaction, seed};
 use crate::pace::Pace;
 use crate::reply::{self, Response};
-use crate::script::{Ids, Script, Seen, WireStep, render};
+use crate::script::{Ids, RequestView, Script, WireStep, render};
 use crate::{Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, Said};
 
 /// The provider behind `scripted:FILE`.
@@ -56,7 +56,7 @@ impl ScriptedProvider {
     }
 
     fn steps(&self, request: &ModelRequest) -> Result<Vec<WireStep>, ModelError> {
-        let mut seen = Seen::from_request(request)
+        let mut seen = RequestView::from_request(request)
             .map_err(|error| rejected(&format!("the request cannot be read: {error}")))?;
         seen.elapsed = self.elapsed();
         if self.script.counts_tries() {

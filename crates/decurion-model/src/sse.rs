@@ -24,7 +24,7 @@ pub enum SseError {
 
 /// The state between two chunks.
 #[derive(Debug, Default)]
-pub struct Parser {
+pub struct SseParser {
     /// A line whose end has not come yet.
     line: Vec<u8>,
     event: Vec<u8>,
@@ -36,7 +36,7 @@ pub struct Parser {
     begun: bool,
 }
 
-impl Parser {
+impl SseParser {
     /// Takes the next bytes and hands over every frame that they complete. After an error, of the stream's
     /// or the receiver's, nothing more can be taken.
     pub fn push<E: From<SseError>>(
@@ -131,7 +131,7 @@ mod tests {
     type Frames = Vec<(Vec<u8>, Vec<u8>)>;
 
     fn frames<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Result<Frames, SseError> {
-        let mut parser = Parser::default();
+        let mut parser = SseParser::default();
         let mut frames = Vec::new();
         for chunk in chunks {
             parser.push(chunk, |frame| {

@@ -14,7 +14,7 @@ use crate::{Dialect, WireHead, WireMessage};
 
 /// What the media of a message weigh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Media {
+pub struct MediaWeight {
     /// Bytes of the message that are encoded media, and cost nothing as text.
     pub bytes: u64,
     /// The most tokens that they are charged as.
@@ -57,15 +57,15 @@ impl WireHead {
 }
 
 /// What the media of a message weigh in a dialect.
-pub(crate) fn media(dialect: Dialect, message: &Message) -> Media {
-    let mut media = Media::default();
+pub(crate) fn media(dialect: Dialect, message: &Message) -> MediaWeight {
+    let mut media = MediaWeight::default();
     for block in &message.blocks {
         media.add(dialect, block);
     }
     media
 }
 
-impl Media {
+impl MediaWeight {
     fn add(&mut self, dialect: Dialect, block: &Block) {
         match block {
             Block::ToolResult { content: ToolContent::Blocks(blocks), .. } => {

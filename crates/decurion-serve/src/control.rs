@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 /// What the command line knows and the session does not.
-pub trait Known: Send + Sync {
+pub trait HostFacts: Send + Sync {
     /// The models that can be chosen, in the form for hosts.
     fn models(&self) -> Vec<Value> {
         Vec::new()
@@ -45,7 +45,7 @@ pub trait Known: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NothingKnown;
 
-impl Known for NothingKnown {}
+impl HostFacts for NothingKnown {}
 
 /// What is asked of the command line or of what was seen so far, and not of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub enum Lookup {
 
 /// How the replies to what a request asked of the session become its answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Shape {
+pub enum ReplyShape {
     Fixed(Value),
     Merged,
     /// Whether the message was taken back.
@@ -83,7 +83,7 @@ pub enum Shape {
     Rewound,
 }
 
-impl Shape {
+impl ReplyShape {
     /// The answer, from the values of all replies in order.
     pub fn answer(self, values: Vec<Value>) -> Value {
         match self {
@@ -279,7 +279,7 @@ fn rules_state(rules: &RulesInForce) -> Value {
 }
 
 /// A list of hooks without the secrets that are written into their commands.
-pub fn without_secrets(mut listing: Value, known: &dyn Known) -> Value {
+pub fn without_secrets(mut listing: Value, known: &dyn HostFacts) -> Value {
     for hook in listing.get_mut("hooks").and_then(Value::as_array_mut).into_iter().flatten() {
         for member in ["displayText", "commandText"] {
             if let Some(text) = hook.get(member).and_then(Value::as_str) {

@@ -19,25 +19,25 @@ use tokio::io::AsyncBufRead;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::control::{self, Known, Lookup, Shape};
-use crate::headless::{Finish, Headless, Lines, Signal, State, drain, takes_more};
-use crate::host::{self, Wanted as FromHost};
+use crate::control::{self, HostFacts, Lookup, ReplyShape};
+use crate::headless::{Finish, Headless, HeadlessState, LineWriterQueue, StopSignal, drain, takes_more};
+use crate::host::{self, HostQuery as FromHost};
 use crate::initialize::Initialize;
-use crate::input::{self, About, Answered, Control, Heard, Input, Said, Wrong};
+use crate::input::{self, About, Control, HostLine, HostMessage, HostReader, HostReply, Wrong};
 use crate::progress::one_line;
-use crate::stream_json::{Facts, StreamJson};
+use crate::stream_json::{StreamFacts, StreamJson};
 use crate::truncate;
 
 /// What a host receives, and where its mistakes are reported.
-pub struct Host {
+pub struct HostOutput {
     /// The agents that can be started.
     pub agents: Vec<HostAgent>,
     /// What a person can type behind a slash.
     pub commands: Vec<HostCommand>,
     /// What the command line knows besides.
-    pub known: Arc<dyn Known>,
+    pub known: Arc<dyn HostFacts>,
     /// Where lines about its mistakes go: standard error.
-    pub problems: Lines,
+    pub problems: LineWriterQueue,
     /// Whether the session was made as its host's greeting wants it (`Input::greeting`).
     pub greeted: bool,
 }
@@ -68,15 +68,15 @@ impl Headless {
     /// result is printed at once. The session must have been opened with `answers`.
     pub async fn converse(
         self,
-        host: Host,
-        input: Input<impl AsyncBufRead + Unpin>,
-        signals: &mut mpsc::Receiver<Signal>,
+        host: HostOutput,
+        input: HostReader<impl AsyncBufRead + Unpin>,
+        signals: &mut mpsc::Receiver<StopSignal>,
     ) -> io::Result<Finish> {
-        let state = State::waiting();
+        let state = HeadlessState::waiting();
         let (open, asked, pending) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (changing, given, wanted) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (kept, results) = (Vec::new(), Order::default());
-        let mut talk = Talk {
+        let (kept, results) = (Vec::new(), ResultOrder::default());
+        let mut talk = HostConversation {
             headless: self,
             host,
             state,
@@ -97,7 +97,7 @@ impl Headless {
         talk.print(lines, signals).await;
         talk.fail_wanted();
         talk.read_out(signals).await;
-        let Talk { headless, host, mut state, .. } = talk;
+        let HostConversation { headless, host, mut state, .. } = talk;
         if state.ended.is_none() && state.over {
             // Nothing was asked for, and nothing is wrong with that.
             let nothing = Outcome::Completed { report: String::new(), limit: None };
@@ -119,7 +119,7 @@ pub fn refusal(greeting: &str, reason: &str) -> Vec<u8> {
 
 /// The result of a prompt for which no session could be opened.
 pub fn not_started(error: &str) -> Vec<u8> {
-    let mut stream = StreamJson::new(SessionId(uuid::Uuid::new_v4()), Facts::default());
+    let mut stream = StreamJson::new(SessionId(uuid::Uuid::new_v4()), StreamFacts::default());
     truncate::line(&stream.not_begun(error.to_owned()), "all of it is on standard error").bytes
 }
 
@@ -128,16 +128,16 @@ pub(crate) fn misunderstood(id: &str, reason: &str) -> Vec<u8> {
     truncate::line(&failure(id, reason, Some("invalid_request")), "all of it is on standard error").bytes
 }
 
-struct Talk {
+struct HostConversation {
     headless: Headless,
-    host: Host,
-    state: State,
+    host: HostOutput,
+    state: HeadlessState,
     /// Questions that the host has not answered.
     open: HashMap<QuestionId, Question>,
     /// What was asked of the session for a request of the host, by the first of it.
     asked: HashMap<RequestId, RequestId>,
     /// Requests of the host that are not answered, by the first thing that was asked of the session for it.
-    pending: HashMap<RequestId, Pending>,
+    pending: HashMap<RequestId, HostRequestState>,
     /// What it said, or wanted changed with the answer to a question, that the session has not taken yet.
     changing: HashMap<RequestId, Option<QuestionId>>,
     /// Its answers to servers that the session has not taken yet.
@@ -146,19 +146,19 @@ struct Talk {
     wanted: HashMap<HostRequestId, FromHost>,
     /// What the next prompt begins with.
     kept: Vec<Block>,
-    results: Order,
+    results: ResultOrder,
 }
 
 /// Results come in the order of the prompts that they are for.
 #[derive(Default)]
-struct Order {
+struct ResultOrder {
     /// How many prompts have no result yet.
     ahead: usize,
     /// Prompts that cannot be worked on: how many results come first, and why.
     late: VecDeque<(usize, String)>,
 }
 
-impl Order {
+impl ResultOrder {
     /// One prompt less has no result.
     fn one_less(&mut self) {
         self.ahead = self.ahead.saturating_sub(1);
@@ -196,14 +196,14 @@ const MOST_PENDING: usize = 4_096;
 
 /// Whether the host reads.
 #[derive(Default)]
-struct Reading {
+struct HostReading {
     /// Since when it takes nothing, and how much it had taken by then.
     stuck: Option<(Instant, u64)>,
 }
 
-impl Reading {
+impl HostReading {
     /// Looks; tells whether there is room for more.
-    fn see(&mut self, out: &Lines) -> bool {
+    fn see(&mut self, out: &LineWriterQueue) -> bool {
         let has_room = out.has_room();
         self.note(has_room, out.written());
         has_room
@@ -217,7 +217,7 @@ impl Reading {
     }
 
     /// Whether it has taken nothing since then.
-    fn is_stuck(&self, out: &Lines) -> bool {
+    fn is_stuck(&self, out: &LineWriterQueue) -> bool {
         self.stuck.is_some_and(|(_, before)| before == out.written())
     }
 
@@ -231,7 +231,7 @@ impl Reading {
 }
 
 /// A request of the host.
-struct Pending {
+struct HostRequestState {
     id: String,
     /// How many replies are missing.
     missing: usize,
@@ -240,17 +240,17 @@ struct Pending {
     /// Why something of it was not done.
     refused: Option<String>,
     /// What the replies become.
-    shape: Shape,
+    shape: ReplyShape,
 }
 
-impl Talk {
+impl HostConversation {
     async fn listen(
         &mut self,
-        mut input: Input<impl AsyncBufRead + Unpin>,
-        signals: &mut mpsc::Receiver<Signal>,
+        mut input: HostReader<impl AsyncBufRead + Unpin>,
+        signals: &mut mpsc::Receiver<StopSignal>,
     ) {
         let mut is_there = true;
-        let mut reading = Reading::default();
+        let mut reading = HostReading::default();
         let mut until = None;
         while !self.state.over {
             // While the host does not read, events stay in the journal and not here. Its input is still read: it may be
@@ -281,11 +281,11 @@ impl Talk {
                 }
                 () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
                     // As after a signal: what still holds it up is settled by the next resume.
-                    self.state.signal = Some(Signal::Hangup);
+                    self.state.signal = Some(StopSignal::Hangup);
                     true
                 }
                 heard = input.next(), if hears => {
-                    is_there = heard != Heard::End;
+                    is_there = heard != HostLine::End;
                     self.heard(heard, signals).await
                 }
             };
@@ -296,8 +296,8 @@ impl Talk {
     }
 
     /// Waits until the host has read the last words, as long as it reads at all.
-    async fn read_out(&mut self, signals: &mut mpsc::Receiver<Signal>) {
-        let mut reading = Reading::default();
+    async fn read_out(&mut self, signals: &mut mpsc::Receiver<StopSignal>) {
+        let mut reading = HostReading::default();
         while self.state.over && self.state.signal.is_none() {
             let out = &self.headless.out;
             reading.note(false, out.written());
@@ -328,23 +328,23 @@ impl Talk {
         self.complain(&format!(
             "the host has read nothing for {minutes} minutes, so the session ends; it is whole on record: --resume {session}"
         ));
-        self.state.signal = Some(Signal::Hangup);
+        self.state.signal = Some(StopSignal::Hangup);
         true
     }
 
     /// Acts on a line of the host; tells whether to leave at once.
-    async fn heard(&mut self, heard: Heard, signals: &mut mpsc::Receiver<Signal>) -> bool {
+    async fn heard(&mut self, heard: HostLine, signals: &mut mpsc::Receiver<StopSignal>) -> bool {
         // If the output is no longer read, wait only for the end of the input.
-        if self.state.unread && heard != Heard::End {
+        if self.state.unread && heard != HostLine::End {
             return false;
         }
         let lines = match heard {
-            Heard::Said(said) => self.said(said),
-            Heard::Wrong(Wrong { about, reason }) => {
+            HostLine::Said(said) => self.said(said),
+            HostLine::Wrong(Wrong { about, reason }) => {
                 self.complain(&reason);
                 self.misheard(about, reason).into_iter().collect()
             }
-            Heard::End => {
+            HostLine::End => {
                 self.gone();
                 Vec::new()
             }
@@ -370,31 +370,31 @@ impl Talk {
         }
     }
 
-    fn said(&mut self, said: Said) -> Vec<Value> {
+    fn said(&mut self, said: HostMessage) -> Vec<Value> {
         match said {
-            Said::Nothing => Vec::new(),
-            Said::Amended { work, problem } => {
+            HostMessage::Nothing => Vec::new(),
+            HostMessage::Amended { work, problem } => {
                 self.complain(&problem);
-                self.said(Said::Work(work))
+                self.said(HostMessage::Work(work))
             }
-            Said::Beforehand(blocks) => {
+            HostMessage::Beforehand(blocks) => {
                 self.keep(blocks);
                 Vec::new()
             }
-            Said::Work(command) => {
+            HostMessage::Work(command) => {
                 let command = self.with_kept(command);
                 let request = self.headless.ask(&mut self.state, command);
                 self.changing.insert(request, None);
                 self.results.ahead += 1;
                 Vec::new()
             }
-            Said::Request { id, request } => self.request(id, request).into_iter().collect(),
-            Said::Cancel(id) => {
+            HostMessage::Request { id, request } => self.request(id, request).into_iter().collect(),
+            HostMessage::Cancel(id) => {
                 // The session still does its work; only the answer is no longer needed.
                 self.pending.retain(|_, pending| pending.id != id);
                 Vec::new()
             }
-            Said::Response { id, answer } => {
+            HostMessage::Response { id, answer } => {
                 self.answered(&id, answer);
                 Vec::new()
             }
@@ -439,7 +439,7 @@ impl Talk {
             Control::All(commands, shape) => self.ask(id, commands, shape),
             Control::SetServers(declared) => {
                 let (servers, errors) = self.host.known.servers(&declared);
-                self.ask(id, vec![Command::SetServers { servers }], Shape::SetServers(errors))
+                self.ask(id, vec![Command::SetServers { servers }], ReplyShape::SetServers(errors))
             }
         }
     }
@@ -461,7 +461,7 @@ impl Talk {
     }
 
     /// Asks the session for all of this; gives the answer if there is nothing to ask for.
-    fn ask(&mut self, id: String, commands: Vec<Command>, shape: Shape) -> Option<Value> {
+    fn ask(&mut self, id: String, commands: Vec<Command>, shape: ReplyShape) -> Option<Value> {
         if self.pending.len() >= MOST_PENDING {
             let reason = format!(
                 "{MOST_PENDING} requests wait for the session already; ask again when some are answered"
@@ -475,7 +475,7 @@ impl Talk {
             self.asked.insert(request, *first.get_or_insert(request));
         }
         let Some(first) = first else { return Some(success(&id, &shape.answer(Vec::new()))) };
-        let pending = Pending { id, missing, values: Vec::new(), refused: None, shape };
+        let pending = HostRequestState { id, missing, values: Vec::new(), refused: None, shape };
         self.pending.insert(first, pending);
         None
     }
@@ -535,7 +535,7 @@ impl Talk {
             return self.complain(&format!("an answer to a request that is not open was ignored: {id}"));
         };
         let response = response.and_then(|response| self.whole(&question, response));
-        let Answered { answer, updates, problems } = input::answer(&question, response);
+        let HostReply { answer, updates, problems } = input::answer(&question, response);
         for problem in problems {
             self.complain(&format!("answer to {id}: {problem}"));
         }
@@ -588,7 +588,7 @@ impl Talk {
         &mut self,
         request: &HostRequest,
         is_there: bool,
-        signals: &mut mpsc::Receiver<Signal>,
+        signals: &mut mpsc::Receiver<StopSignal>,
     ) -> bool {
         if self.wanted.contains_key(&request.id) {
             return false;
@@ -676,7 +676,7 @@ impl Talk {
         &mut self,
         envelope: &Arc<Envelope>,
         is_there: bool,
-        signals: &mut mpsc::Receiver<Signal>,
+        signals: &mut mpsc::Receiver<StopSignal>,
     ) -> bool {
         if self.headless.take(&mut self.state, envelope, signals).await {
             return true;
@@ -736,9 +736,9 @@ impl Talk {
         if pending.missing > 0 {
             return None;
         }
-        let Pending { id, values, refused, shape, .. } = self.pending.remove(&first)?;
+        let HostRequestState { id, values, refused, shape, .. } = self.pending.remove(&first)?;
         Some(match refused {
-            None if shape == Shape::Hooks => {
+            None if shape == ReplyShape::Hooks => {
                 let listing = shape.answer(values);
                 success(&id, &control::without_secrets(listing, &*self.host.known))
             }
@@ -747,7 +747,7 @@ impl Talk {
         })
     }
 
-    async fn print(&mut self, lines: Vec<Value>, signals: &mut mpsc::Receiver<Signal>) -> bool {
+    async fn print(&mut self, lines: Vec<Value>, signals: &mut mpsc::Receiver<StopSignal>) -> bool {
         if lines.is_empty() {
             return false;
         }

@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-pub use crate::lines::Lines;
+pub use crate::lines::LineWriterQueue;
 use crate::progress::Teller;
 use crate::stream_json::{StreamJson, WORKTREE_BRANCH, WORKTREE_PATH};
 use crate::truncate;
@@ -34,7 +34,7 @@ pub enum Format {
 
 /// What came from outside while the work ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
+pub enum StopSignal {
     /// Stop what is under way; a second one leaves.
     Interrupt,
     Terminate,
@@ -50,7 +50,7 @@ pub struct Finish {
     /// What the root's last run took.
     pub totals: Totals,
     /// The signal that ended it, if one did.
-    pub signal: Option<Signal>,
+    pub signal: Option<StopSignal>,
     /// Whether the reader of the output is gone.
     pub unread: bool,
     /// Why the output could not be written. A reader that has gone is no such reason.
@@ -76,26 +76,30 @@ pub struct Headless {
     /// The events as JSON.
     pub stream: StreamJson,
     /// Where the answer goes.
-    pub out: Lines,
-    pub progress: Progress,
+    pub out: LineWriterQueue,
+    pub progress: ProgressOutput,
 }
 
-pub enum Progress {
+pub enum ProgressOutput {
     Off,
     /// Elsewhere, and only what a person should not miss.
-    Warnings(Lines),
+    Warnings(LineWriterQueue),
     /// Between the lines of the answer.
     Inline,
-    Apart(Lines),
+    Apart(LineWriterQueue),
 }
 
 impl Headless {
     /// Sends the prompt (or another command that makes a run) and prints until everything it began is quiet.
-    pub async fn answer(mut self, work: Command, signals: &mut mpsc::Receiver<Signal>) -> io::Result<Finish> {
+    pub async fn answer(
+        mut self,
+        work: Command,
+        signals: &mut mpsc::Receiver<StopSignal>,
+    ) -> io::Result<Finish> {
         if self.format == Format::Json {
             self.stream = self.stream.with_one_result();
         }
-        let mut state = State { results: Results::Held(Vec::new()), ..State::default() };
+        let mut state = HeadlessState { results: Results::Held(Vec::new()), ..HeadlessState::default() };
         state.work = Some(self.ask(&mut state, work));
         while !state.over {
             tokio::select! {
@@ -124,8 +128,8 @@ impl Headless {
     /// Leaves what is left, prints what was held, and tells how it ended.
     pub(crate) async fn finish(
         mut self,
-        mut state: State,
-        signals: &mut mpsc::Receiver<Signal>,
+        mut state: HeadlessState,
+        signals: &mut mpsc::Receiver<StopSignal>,
     ) -> io::Result<Finish> {
         if !state.over {
             self.leave(&mut state, signals).await;
@@ -139,10 +143,10 @@ impl Headless {
         }
         Box::pin(let_go(self.progress, &mut state.signal, signals)).await;
         let written = drain(self.out, &mut state.signal, signals).await;
-        let unread = state.unread || !matches!(written, Written::All);
+        let unread = state.unread || !matches!(written, OutputProgress::All);
         let unwritten = match written {
-            Written::Failed(error) => Some(error.to_string()),
-            Written::All | Written::Unread => None,
+            OutputProgress::Failed(error) => Some(error.to_string()),
+            OutputProgress::All | OutputProgress::Unread => None,
         };
         let (outcome, totals) = state.ended.unwrap_or_else(|| (Outcome::Lost, Totals::default()));
         let outcome = worst(outcome, state.unheard);
@@ -153,7 +157,7 @@ impl Headless {
 
     /// Asks the session for something. It may take no more for a while, which is not waited for here: signals must be
     /// heard then too. What stops work does not wait behind what the session has no room for.
-    pub(crate) fn ask(&self, state: &mut State, command: Command) -> RequestId {
+    pub(crate) fn ask(&self, state: &mut HeadlessState, command: Command) -> RequestId {
         state.sent += 1;
         let id = RequestId(state.sent);
         let request = Request { id, command };
@@ -167,7 +171,7 @@ impl Headless {
     }
 
     /// Gives the session what waits for it, as far as it takes it now.
-    pub(crate) fn pass_on(&self, state: &mut State) {
+    pub(crate) fn pass_on(&self, state: &mut HeadlessState) {
         while let Some(request) = state.outbox.pop_front() {
             match self.link.commands.try_send(request) {
                 // A session that is gone shows itself by the end of its events.
@@ -178,10 +182,10 @@ impl Headless {
     }
 
     /// Acts on a signal; tells whether to stop listening at once.
-    pub(crate) fn signalled(&self, state: &mut State, signal: Signal) -> bool {
+    pub(crate) fn signalled(&self, state: &mut HeadlessState, signal: StopSignal) -> bool {
         state.signal = Some(signal);
         state.interrupts += 1;
-        if signal != Signal::Interrupt || state.interrupts > 1 {
+        if signal != StopSignal::Interrupt || state.interrupts > 1 {
             return true;
         }
         self.stop(state);
@@ -189,7 +193,7 @@ impl Headless {
     }
 
     /// Ends the run under way; where there is none, the session with all that still works in the background.
-    pub(crate) fn stop(&self, state: &mut State) {
+    pub(crate) fn stop(&self, state: &mut HeadlessState) {
         self.ask(state, Command::Interrupt);
         if !state.running {
             self.end(state);
@@ -197,7 +201,7 @@ impl Headless {
     }
 
     /// Asks for the end of the session: now after an order to stop, else when everything is quiet.
-    pub(crate) fn end(&self, state: &mut State) {
+    pub(crate) fn end(&self, state: &mut HeadlessState) {
         let command = if state.signal.is_some() || state.unread {
             Command::Close { reason: "told to stop".to_owned() }
         } else if state.ending.is_some() {
@@ -211,20 +215,20 @@ impl Headless {
     /// Shows an event and acts on it; tells whether to leave at once.
     pub(crate) async fn take(
         &mut self,
-        state: &mut State,
+        state: &mut HeadlessState,
         envelope: &Arc<Envelope>,
-        signals: &mut mpsc::Receiver<Signal>,
+        signals: &mut mpsc::Receiver<StopSignal>,
     ) -> bool {
         let progress = match &self.progress {
-            Progress::Off => Vec::new(),
-            Progress::Warnings(out) => {
+            ProgressOutput::Off => Vec::new(),
+            ProgressOutput::Warnings(out) => {
                 // A reader of these that does not read holds nothing up.
                 if let Some(line) = state.teller.warning(envelope) {
                     out.try_send(line.into_bytes());
                 }
                 Vec::new()
             }
-            Progress::Inline | Progress::Apart(_) => state.teller.lines(envelope),
+            ProgressOutput::Inline | ProgressOutput::Apart(_) => state.teller.lines(envelope),
         };
         let lines = self.lines(state, envelope);
         let was_read = !state.unread;
@@ -238,7 +242,7 @@ impl Headless {
         false
     }
 
-    fn act(&self, state: &mut State, envelope: &Envelope) {
+    fn act(&self, state: &mut HeadlessState, envelope: &Envelope) {
         match &envelope.event {
             Event::RunStarted { .. } if envelope.agent.is_none() => state.running = true,
             Event::RunEnded { outcome, totals } if envelope.agent.is_none() => {
@@ -280,7 +284,7 @@ impl Headless {
     }
 
     /// What the answer's format makes of an event. Results may have to wait.
-    fn lines(&mut self, state: &mut State, envelope: &Envelope) -> Vec<Vec<u8>> {
+    fn lines(&mut self, state: &mut HeadlessState, envelope: &Envelope) -> Vec<Vec<u8>> {
         let ended = match &envelope.event {
             Event::RunEnded { outcome, .. } if envelope.agent.is_none() => Some(outcome),
             _ => None,
@@ -308,15 +312,15 @@ impl Headless {
     /// up for ever; tells whether one of them says to leave at once.
     pub(crate) async fn show(
         &self,
-        state: &mut State,
+        state: &mut HeadlessState,
         told: Vec<String>,
         lines: Vec<Vec<u8>>,
-        signals: &mut mpsc::Receiver<Signal>,
+        signals: &mut mpsc::Receiver<StopSignal>,
     ) -> bool {
         let progress = match &self.progress {
-            Progress::Off | Progress::Warnings(_) => None,
-            Progress::Inline => Some(&self.out),
-            Progress::Apart(lines) => Some(lines),
+            ProgressOutput::Off | ProgressOutput::Warnings(_) => None,
+            ProgressOutput::Inline => Some(&self.out),
+            ProgressOutput::Apart(lines) => Some(lines),
         };
         let mut sending = std::pin::pin!(async {
             if let Some(out) = progress {
@@ -351,7 +355,7 @@ impl Headless {
 
     /// Ends the session. After an order to leave, within a time limit: work that is still held up by a full disk, a
     /// stubborn command or a slow reader is settled by the next resume, as after a crash.
-    async fn leave(&mut self, state: &mut State, signals: &mut mpsc::Receiver<Signal>) {
+    async fn leave(&mut self, state: &mut HeadlessState, signals: &mut mpsc::Receiver<StopSignal>) {
         if state.signal.is_none() {
             // The events have ended: there is no session to tell.
             return;
@@ -360,7 +364,7 @@ impl Headless {
     }
 
     /// Ends the session and hears it out: what it still says is shown, and its files are closed after it.
-    async fn close(&mut self, state: &mut State, signals: &mut mpsc::Receiver<Signal>) {
+    async fn close(&mut self, state: &mut HeadlessState, signals: &mut mpsc::Receiver<StopSignal>) {
         self.end(state);
         while !state.over {
             tokio::select! {
@@ -395,18 +399,22 @@ pub(crate) async fn takes_more(commands: &CommandSender, outbox: &VecDeque<Reque
 
 /// Waits until the output beside the answer is written. Progress that cannot be shown is no failure, and unread
 /// warnings block no one.
-async fn let_go(progress: Progress, signal: &mut Option<Signal>, signals: &mut mpsc::Receiver<Signal>) {
+async fn let_go(
+    progress: ProgressOutput,
+    signal: &mut Option<StopSignal>,
+    signals: &mut mpsc::Receiver<StopSignal>,
+) {
     match progress {
-        Progress::Off | Progress::Inline => {}
-        Progress::Apart(progress) => drop(drain(progress, signal, signals).await),
-        Progress::Warnings(warnings) => {
+        ProgressOutput::Off | ProgressOutput::Inline => {}
+        ProgressOutput::Apart(progress) => drop(drain(progress, signal, signals).await),
+        ProgressOutput::Warnings(warnings) => {
             drop(tokio::time::timeout(DRAIN_WITHIN, drain(warnings, signal, signals)).await);
         }
     }
 }
 
 /// How far output was written.
-pub(crate) enum Written {
+pub(crate) enum OutputProgress {
     All,
     /// Its reader has gone, or does not read.
     Unread,
@@ -416,34 +424,34 @@ pub(crate) enum Written {
 
 /// Waits until everything is written, which a reader that does not read can hold up; a signal ends that.
 pub(crate) async fn drain(
-    lines: Lines,
-    signal: &mut Option<Signal>,
-    signals: &mut mpsc::Receiver<Signal>,
-) -> Written {
+    lines: LineWriterQueue,
+    signal: &mut Option<StopSignal>,
+    signals: &mut mpsc::Receiver<StopSignal>,
+) -> OutputProgress {
     let mut writing = tokio::task::spawn_blocking(move || lines.finish());
     tokio::select! {
         biased;
         written = &mut writing => match written {
-            Ok(Ok(())) => Written::All,
-            Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Written::Failed(error),
-            Ok(Err(_)) | Err(_) => Written::Unread,
+            Ok(Ok(())) => OutputProgress::All,
+            Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => OutputProgress::Failed(error),
+            Ok(Err(_)) | Err(_) => OutputProgress::Unread,
         },
         Some(heard) = signals.recv() => {
             *signal = Some(heard);
-            Written::Unread
+            OutputProgress::Unread
         }
-        () = tokio::time::sleep(DRAIN_WITHIN), if signal.is_some() => Written::Unread,
+        () = tokio::time::sleep(DRAIN_WITHIN), if signal.is_some() => OutputProgress::Unread,
     }
 }
 
 /// What is known of the session so far.
 #[allow(clippy::struct_excessive_bools)] // each is a fact of its own, and every mixture occurs
-pub(crate) struct State {
+pub(crate) struct HeadlessState {
     sent: u64,
     /// What the session does not take yet.
     pub(crate) outbox: VecDeque<Request>,
     interrupts: u32,
-    pub(crate) signal: Option<Signal>,
+    pub(crate) signal: Option<StopSignal>,
     pub(crate) unread: bool,
     /// Whether the root works, or is about to.
     running: bool,
@@ -467,7 +475,7 @@ pub(crate) struct State {
     teller: Teller,
 }
 
-impl Default for State {
+impl Default for HeadlessState {
     fn default() -> Self {
         Self {
             sent: 0,
@@ -490,7 +498,7 @@ impl Default for State {
     }
 }
 
-impl State {
+impl HeadlessState {
     /// Of a session that was asked for nothing yet.
     pub(crate) fn waiting() -> Self {
         Self { running: false, ..Self::default() }
@@ -569,7 +577,7 @@ fn answer_of(outcome: &Outcome) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream_json::Facts;
+    use crate::stream_json::StreamFacts;
     use decurion_protocol::RunId;
     use futures_util::stream;
     use std::io::Write;
@@ -597,41 +605,41 @@ mod tests {
     async fn a_signal_is_heard_while_nobody_reads_the_answer() {
         let value = serde_json::json!({"unheard": null});
         let closed = Event::Replied { request: RequestId(2), reply: Reply::Done { value } };
-        assert_eq!(unread_answer(vec![closed]).await, (Some(Signal::Terminate), true));
+        assert_eq!(unread_answer(vec![closed]).await, (Some(StopSignal::Terminate), true));
     }
 
     #[tokio::test]
     async fn a_signal_is_heard_while_nobody_reads_and_the_session_does_not_end() {
-        assert_eq!(unread_answer(Vec::new()).await, (Some(Signal::Terminate), true));
+        assert_eq!(unread_answer(Vec::new()).await, (Some(StopSignal::Terminate), true));
     }
 
     /// A run whose answer nobody reads, then these events, then a signal to leave.
-    async fn unread_answer(after: Vec<Event>) -> (Option<Signal>, bool) {
+    async fn unread_answer(after: Vec<Event>) -> (Option<StopSignal>, bool) {
         let outcome = Outcome::Completed { report: "the answer".to_owned(), limit: None };
         let ended = Event::RunEnded { outcome, totals: Box::default() };
         let session = SessionId(Default::default());
         let (commands, _inbox) = decurion_protocol::commands::channel();
         let events = stream::iter([ended].into_iter().chain(after).map(envelope)).chain(stream::pending());
-        let facts = Facts {
+        let facts = StreamFacts {
             api_key_source: "none".into(),
             version: "0".into(),
             sandbox: "none".into(),
-            ..Facts::default()
+            ..StreamFacts::default()
         };
         let (let_go, stuck) = std::sync::mpsc::channel();
         let headless = Headless {
             link: Link { session, commands, events: Box::pin(events), again: None },
             format: Format::Text,
             stream: StreamJson::new(session, facts),
-            out: Lines::to(Stuck(stuck)).unwrap(),
-            progress: Progress::Off,
+            out: LineWriterQueue::to(Stuck(stuck)).unwrap(),
+            progress: ProgressOutput::Off,
         };
         let (signal, mut signals) = mpsc::channel(4);
         let work = headless.answer(Command::Compact { instructions: None }, &mut signals);
         // The answer is on its way to a reader that does not read; then the signal comes.
         let (finish, ()) = tokio::join!(work, async {
             tokio::task::yield_now().await;
-            signal.send(Signal::Terminate).await.unwrap();
+            signal.send(StopSignal::Terminate).await.unwrap();
         });
         drop(let_go);
         let finish = finish.unwrap();

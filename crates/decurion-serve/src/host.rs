@@ -8,10 +8,10 @@ use crate::truncate::{self, MOST_BYTES};
 
 /// Something that was asked, which decides how its answer is read.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Wanted {
+pub(crate) enum HostQuery {
     Hook {
         /// What it was shown, where that is less than all of it.
-        cut: Option<Box<Cut>>,
+        cut: Option<Box<CutInput>>,
     },
     /// A message to a server.
     Mcp,
@@ -19,7 +19,7 @@ pub(crate) enum Wanted {
 
 /// An input that does not fit a line.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Cut {
+pub(crate) struct CutInput {
     shown: Value,
     whole: Value,
 }
@@ -32,7 +32,7 @@ const GIVEN_BACK: [(&str, &str); 4] = [
     ("/hookSpecificOutput/updatedMCPToolOutput", "tool_response"),
 ];
 
-impl Wanted {
+impl HostQuery {
     /// What the host's answer means.
     pub(crate) fn answer(self, response: Result<Value, String>) -> HostAnswer {
         match (self, response) {
@@ -47,7 +47,7 @@ impl Wanted {
     }
 }
 
-impl Cut {
+impl CutInput {
     /// An answer to a request that was shown cut. Cut texts in it are made whole again; if that is impossible, the hook
     /// has failed, unless its answer is a "no", which always counts.
     fn answer(&self, mut value: Value) -> HostAnswer {
@@ -88,15 +88,15 @@ fn says_no(answer: &Value) -> bool {
 
 /// The line that asks, and how its answer is to be read. What a hook reads is cut so that it can be read; a message
 /// to a server is whole or is not sent. `place` says where all of it is kept. The error says why it cannot be asked.
-pub(crate) fn line(request: &HostRequest, place: &str) -> Result<(Vec<u8>, Wanted), String> {
+pub(crate) fn line(request: &HostRequest, place: &str) -> Result<(Vec<u8>, HostQuery), String> {
     let whole = control_request(request);
     let truncate::Fitted { bytes, cut } = truncate::line(&whole, place);
     let shown = cut.as_ref().map(|cut| cut.pointer("/request/input").cloned());
     let wanted = match (&request.asked, shown) {
-        (HostAsked::Mcp { .. }, None) => Wanted::Mcp,
-        (HostAsked::Hook { .. }, None) => Wanted::Hook { cut: None },
+        (HostAsked::Mcp { .. }, None) => HostQuery::Mcp,
+        (HostAsked::Hook { .. }, None) => HostQuery::Hook { cut: None },
         (HostAsked::Hook { input, .. }, Some(Some(shown))) => {
-            Wanted::Hook { cut: Some(Box::new(Cut { shown, whole: input.clone() })) }
+            HostQuery::Hook { cut: Some(Box::new(CutInput { shown, whole: input.clone() })) }
         }
         (_, Some(_)) => {
             let length = whole.to_string().len();
@@ -131,7 +131,7 @@ mod tests {
         HostRequest { id: HostRequestId(Default::default()), asked }
     }
 
-    fn asked(request: &HostRequest) -> Result<(String, Wanted), String> {
+    fn asked(request: &HostRequest) -> Result<(String, HostQuery), String> {
         line(request, "elsewhere").map(|(line, wanted)| (String::from_utf8(line).unwrap(), wanted))
     }
 
@@ -142,7 +142,7 @@ mod tests {
             small,
             r#"{"type":"control_request","request_id":"00000000-0000-0000-0000-000000000000","request":{"subtype":"hook_callback","callback_id":"hook_0","input":{"prompt":"x","deep":[{"text":"y"}]},"tool_use_id":null}}"#
         );
-        assert_eq!(wanted, Wanted::Hook { cut: None });
+        assert_eq!(wanted, HostQuery::Hook { cut: None });
         // What is written with escapes takes more room than it has characters.
         for text in ["é".repeat(2 << 20), "\u{1}".repeat(2 << 20)] {
             let whole = json!({"prompt": "x", "deep": [{"text": text}]});
@@ -194,15 +194,15 @@ mod tests {
     fn answers_are_read_by_what_was_asked() {
         let given = |value| HostAnswer::Given { value };
         let failed = |error: &str| HostAnswer::Failed { error: error.into() };
-        let hook = || Wanted::Hook { cut: None };
+        let hook = || HostQuery::Hook { cut: None };
         for (wanted, response, expected) in [
             (hook(), Ok(json!({"continue": true})), given(json!({"continue": true}))),
             (hook(), Ok(Value::Null), given(Value::Null)),
             (hook(), Err("boom"), failed("boom")),
-            (Wanted::Mcp, Ok(json!({"mcp_response": {"id": 1}})), given(json!({"id": 1}))),
-            (Wanted::Mcp, Ok(json!({"id": 1})), failed("`mcp_response` is missing in its answer")),
-            (Wanted::Mcp, Ok(json!("garbage")), failed("`mcp_response` is missing in its answer")),
-            (Wanted::Mcp, Err("boom"), failed("boom")),
+            (HostQuery::Mcp, Ok(json!({"mcp_response": {"id": 1}})), given(json!({"id": 1}))),
+            (HostQuery::Mcp, Ok(json!({"id": 1})), failed("`mcp_response` is missing in its answer")),
+            (HostQuery::Mcp, Ok(json!("garbage")), failed("`mcp_response` is missing in its answer")),
+            (HostQuery::Mcp, Err("boom"), failed("boom")),
         ] {
             assert_eq!(wanted.answer(response.map_err(str::to_owned)), expected);
         }

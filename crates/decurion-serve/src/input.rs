@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 use tokio::time::{Instant, timeout_at};
 
-use crate::control::{self, Lookup, Shape};
+use crate::control::{self, Lookup, ReplyShape};
 use crate::converse::misunderstood;
 use crate::initialize::Initialize;
 
@@ -29,7 +29,7 @@ const MOST_BEFORE: usize = 64;
 const MOST_BYTES_BEFORE: usize = 1 << 20;
 
 /// Lines of a host, each bounded. Reading can be given up at any await and gone on with later.
-pub struct Input<R> {
+pub struct HostReader<R> {
     reader: R,
     line: Vec<u8>,
     /// How much of a line that is too long has gone by, and what it is about.
@@ -40,7 +40,7 @@ pub struct Input<R> {
     /// How many bytes all lines had so far.
     bytes: usize,
     /// Lines that were looked at and not taken yet.
-    held: VecDeque<Heard>,
+    held: VecDeque<HostLine>,
 }
 
 /// How long a session that has not begun waits for its host's greeting.
@@ -54,9 +54,9 @@ pub enum Patience {
 
 #[derive(Debug, PartialEq)]
 #[allow(clippy::large_enum_variant)] // one at a time, taken apart at once
-pub enum Heard {
+pub enum HostLine {
     /// A message that can be acted on.
-    Said(Said),
+    Said(HostMessage),
     /// A line that cannot, and why.
     Wrong(Wrong),
     End,
@@ -86,7 +86,7 @@ pub enum About {
 
 /// What a host says.
 #[derive(Debug, PartialEq)]
-pub enum Said {
+pub enum HostMessage {
     Work(Command),
     /// Work on this, although part of it was left out.
     Amended {
@@ -120,9 +120,9 @@ pub enum Control {
     /// What there is, and how the session should be.
     Initialize(Box<Initialize>),
     /// Something that the session does.
-    Do(Command, Shape),
+    Do(Command, ReplyShape),
     /// Several things that it does, in this order.
-    All(Vec<Command>, Shape),
+    All(Vec<Command>, ReplyShape),
     /// Something that is known without it.
     Look(Lookup),
     /// To use these MCP servers, as the host declares them.
@@ -135,7 +135,7 @@ pub enum Control {
     BadMode(String),
 }
 
-impl<R: AsyncBufRead + Unpin> Input<R> {
+impl<R: AsyncBufRead + Unpin> HostReader<R> {
     /// The lines of this reader.
     pub fn new(reader: R) -> Self {
         Self {
@@ -170,19 +170,21 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
                 },
             };
             self.held.push_back(match heard {
-                Heard::Wrong(Wrong { about: About::Request(id), reason }) => {
+                HostLine::Wrong(Wrong { about: About::Request(id), reason }) => {
                     answer(misunderstood(&id, &reason));
-                    Heard::Wrong(Wrong { about: About::Nothing, reason })
+                    HostLine::Wrong(Wrong { about: About::Nothing, reason })
                 }
-                Heard::Said(Said::Nothing) => continue,
+                HostLine::Said(HostMessage::Nothing) => continue,
                 heard => heard,
             });
-            if let Some(Heard::Said(Said::Request { .. })) = self.held.back() {
+            if let Some(HostLine::Said(HostMessage::Request { .. })) = self.held.back() {
                 until = until.or_else(|| Some(soon()));
             }
         }
         match self.held.back() {
-            Some(Heard::Said(Said::Request { request: Control::Initialize(wanted), .. })) => Some(wanted),
+            Some(HostLine::Said(HostMessage::Request { request: Control::Initialize(wanted), .. })) => {
+                Some(wanted)
+            }
             _ => None,
         }
     }
@@ -192,14 +194,19 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
         let has_room = self.held.len() < MOST_BEFORE && self.bytes < MOST_BYTES_BEFORE;
         has_room
             && match self.held.back() {
-                Some(Heard::Wrong(Wrong { about, .. })) => *about != About::Prompt,
-                Some(Heard::Said(Said::Request { request, .. })) => {
+                Some(HostLine::Wrong(Wrong { about, .. })) => *about != About::Prompt,
+                Some(HostLine::Said(HostMessage::Request { request, .. })) => {
                     !matches!(request, Control::Initialize(_))
                 }
-                Some(Heard::Said(Said::Work(_) | Said::Amended { .. }) | Heard::End) => false,
+                Some(HostLine::Said(HostMessage::Work(_) | HostMessage::Amended { .. }) | HostLine::End) => {
+                    false
+                }
                 None
-                | Some(Heard::Said(
-                    Said::Beforehand(_) | Said::Cancel(_) | Said::Response { .. } | Said::Nothing,
+                | Some(HostLine::Said(
+                    HostMessage::Beforehand(_)
+                    | HostMessage::Cancel(_)
+                    | HostMessage::Response { .. }
+                    | HostMessage::Nothing,
                 )) => true,
             }
     }
@@ -207,20 +214,20 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
     /// The id of the request that the greeting is, so that it can be answered without a session too.
     pub fn greeting_id(&self) -> Option<&str> {
         match self.held.back() {
-            Some(Heard::Said(Said::Request { id, request: Control::Initialize(_) })) => Some(id),
+            Some(HostLine::Said(HostMessage::Request { id, request: Control::Initialize(_) })) => Some(id),
             _ => None,
         }
     }
 
     /// The next line; after the end, the end again.
-    pub async fn next(&mut self) -> Heard {
+    pub async fn next(&mut self) -> HostLine {
         match self.held.pop_front() {
             Some(held) => held,
             None => self.read().await,
         }
     }
 
-    async fn read(&mut self) -> Heard {
+    async fn read(&mut self) -> HostLine {
         while !self.is_over {
             let bytes = match self.reader.fill_buf().await {
                 Ok(bytes) => bytes,
@@ -248,11 +255,11 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
                 return heard;
             }
         }
-        Heard::End
+        HostLine::End
     }
 
     /// What the line gathered so far says; none if there is nothing in it.
-    fn whole(&mut self) -> Option<Heard> {
+    fn whole(&mut self) -> Option<HostLine> {
         let line = std::mem::take(&mut self.line);
         self.bytes = self.bytes.saturating_add(line.len());
         let dropped = std::mem::take(&mut self.dropped);
@@ -277,11 +284,11 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
         });
         Some(match read {
             Ok(value) => match parse(&value) {
-                Ok(Said::Amended { work, problem }) => {
+                Ok(HostMessage::Amended { work, problem }) => {
                     let problem = format!("input line {}: {problem}", self.number);
-                    Heard::Said(Said::Amended { work, problem })
+                    HostLine::Said(HostMessage::Amended { work, problem })
                 }
-                Ok(said) => Heard::Said(said),
+                Ok(said) => HostLine::Said(said),
                 Err(reason) => self.wrong(about(&line), &reason),
             },
             Err(error) if self.is_over => {
@@ -291,8 +298,8 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
         })
     }
 
-    fn wrong(&self, about: About, reason: &str) -> Heard {
-        Heard::Wrong(Wrong { about, reason: format!("input line {}: {reason}", self.number) })
+    fn wrong(&self, about: About, reason: &str) -> HostLine {
+        HostLine::Wrong(Wrong { about, reason: format!("input line {}: {reason}", self.number) })
     }
 }
 
@@ -324,7 +331,7 @@ fn with_whole_characters(line: &[u8]) -> Option<Vec<u8>> {
 
 /// The subject of a line, even if the rest of it is wrong.
 fn about(line: &[u8]) -> About {
-    let mut seen = Seen::default();
+    let mut seen = SeenLine::default();
     // It ends where the line can be read no further; what was seen until then counts.
     let _ = seen.deserialize(&mut serde_json::Deserializer::from_slice(line));
     match (seen.kind.as_deref(), seen.id, seen.answered) {
@@ -337,7 +344,7 @@ fn about(line: &[u8]) -> About {
 
 /// What was seen of a line so far.
 #[derive(Default)]
-struct Seen {
+struct SeenLine {
     is_inside: bool,
     kind: Option<String>,
     id: Option<String>,
@@ -345,7 +352,7 @@ struct Seen {
     answered: Option<String>,
 }
 
-impl<'de> DeserializeSeed<'de> for &mut Seen {
+impl<'de> DeserializeSeed<'de> for &mut SeenLine {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -353,7 +360,7 @@ impl<'de> DeserializeSeed<'de> for &mut Seen {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Seen {
+impl<'de> Visitor<'de> for &mut SeenLine {
     type Value = ();
 
     fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -379,14 +386,14 @@ impl<'de> Visitor<'de> for &mut Seen {
 }
 
 /// What a line says.
-fn parse(value: &Value) -> Result<Said, String> {
+fn parse(value: &Value) -> Result<HostMessage, String> {
     let kind = text(value, "type").ok_or("`type` is missing")?;
     match kind {
         "user" => user(value),
         "control_request" => {
             let id = text(value, "request_id").ok_or("`request_id` is missing")?.to_owned();
             let request = value.get("request").ok_or("`request` is missing")?;
-            Ok(Said::Request { id, request: control(request)? })
+            Ok(HostMessage::Request { id, request: control(request)? })
         }
         "control_response" => {
             let response = value.get("response").ok_or("`response` is missing")?;
@@ -396,19 +403,19 @@ fn parse(value: &Value) -> Result<Said, String> {
                 Some("error") => Err(text(response, "error").unwrap_or("it did not say why").to_owned()),
                 _ => return Err("`response.subtype` is neither `success` nor `error`".to_owned()),
             };
-            Ok(Said::Response { id, answer })
+            Ok(HostMessage::Response { id, answer })
         }
         "control_cancel_request" => {
             let id = text(value, "request_id").ok_or("`request_id` is missing")?;
-            Ok(Said::Cancel(id.to_owned()))
+            Ok(HostMessage::Cancel(id.to_owned()))
         }
-        "keep_alive" => Ok(Said::Nothing),
+        "keep_alive" => Ok(HostMessage::Nothing),
         other => Err(format!("not a kind of message that is known: {other:?}")),
     }
 }
 
 /// A message of the user: text, or blocks of text, images and documents.
-fn user(value: &Value) -> Result<Said, String> {
+fn user(value: &Value) -> Result<HostMessage, String> {
     let message = value.get("message").ok_or("`message` is missing")?;
     if text(message, "role").is_some_and(|role| role != "user") {
         return Err("`message.role` is not `user`".to_owned());
@@ -428,7 +435,7 @@ fn user(value: &Value) -> Result<Said, String> {
     }
     match value.get("shouldQuery") {
         None | Some(Value::Null | Value::Bool(true)) => {}
-        Some(Value::Bool(false)) => return Ok(Said::Beforehand(blocks)),
+        Some(Value::Bool(false)) => return Ok(HostMessage::Beforehand(blocks)),
         Some(_) => return Err("`shouldQuery` is neither true nor false".to_owned()),
     }
     let line = match value.get("uuid") {
@@ -437,11 +444,11 @@ fn user(value: &Value) -> Result<Said, String> {
         Some(_) => Err("it is not a text".to_owned()),
     };
     Ok(match (work(blocks), line) {
-        (Command::Prompt { blocks }, Ok(Some(line))) => Said::Work(Command::Submit { line, blocks }),
-        (work, Ok(_)) => Said::Work(work),
+        (Command::Prompt { blocks }, Ok(Some(line))) => HostMessage::Work(Command::Submit { line, blocks }),
+        (work, Ok(_)) => HostMessage::Work(work),
         // The sender waits for its result.
         (work, Err(error)) => {
-            Said::Amended { work, problem: format!("`uuid`: {error}; the message has another id") }
+            HostMessage::Amended { work, problem: format!("`uuid`: {error}; the message has another id") }
         }
     })
 }
@@ -470,13 +477,13 @@ fn work(blocks: Vec<Block>) -> Command {
 /// What a request asks for.
 fn control(request: &Value) -> Result<Control, String> {
     let subtype = text(request, "subtype").ok_or("`request.subtype` is missing")?;
-    let wish = Wish { request, subtype };
+    let wish = KindedRequest { request, subtype };
     Ok(match subtype {
         "initialize" => Control::Initialize(Box::new(Initialize::parse(request)?)),
         "interrupt" | "cancel_async_message" => wish.to_stop()?,
         "stop_task" | "background_tasks" | "get_task_output" => wish.about_a_task()?,
         "set_permission_mode" => match wish.needed("mode")?.parse::<Mode>() {
-            Ok(mode) => Control::Do(Command::SetMode { mode }, Shape::Fixed(json!({"mode": mode}))),
+            Ok(mode) => Control::Do(Command::SetMode { mode }, ReplyShape::Fixed(json!({"mode": mode}))),
             Err(error) => Control::BadMode(error.to_string()),
         },
         "set_model" | "set_max_thinking_tokens" => wish.about_the_model()?,
@@ -490,10 +497,10 @@ fn control(request: &Value) -> Result<Control, String> {
         }
         "rewind_files" => wish.to_rewind()?,
         "mcp_set_servers" | "mcp_reconnect" | "mcp_toggle" => wish.about_servers()?,
-        "get_context_usage" => look_at(Inspected::Context, Shape::Context),
-        "mcp_status" => look_at(Inspected::Servers, Shape::Servers),
-        "list_permission_rules" => look_at(Inspected::Rules, Shape::Rules),
-        "get_hooks_listing" => look_at(Inspected::Hooks, Shape::Hooks),
+        "get_context_usage" => look_at(Inspected::Context, ReplyShape::Context),
+        "mcp_status" => look_at(Inspected::Servers, ReplyShape::Servers),
+        "list_permission_rules" => look_at(Inspected::Rules, ReplyShape::Rules),
+        "get_hooks_listing" => look_at(Inspected::Hooks, ReplyShape::Hooks),
         "list_models" => Control::Look(Lookup::Models),
         "get_settings" => Control::Look(Lookup::Settings),
         "get_session_cost" => Control::Look(Lookup::Cost),
@@ -504,12 +511,12 @@ fn control(request: &Value) -> Result<Control, String> {
 }
 
 /// A request and the kind of it.
-struct Wish<'a> {
+struct KindedRequest<'a> {
     request: &'a Value,
     subtype: &'a str,
 }
 
-impl Wish<'_> {
+impl KindedRequest<'_> {
     fn needed(&self, member: &str) -> Result<&str, String> {
         let missing = || format!("`request.{member}` is missing, which {} needs", self.subtype);
         text(self.request, member).ok_or_else(missing)
@@ -518,13 +525,13 @@ impl Wish<'_> {
     fn to_stop(&self) -> Result<Control, String> {
         if self.subtype == "cancel_async_message" {
             let line: LineId = self.needed("message_uuid")?.parse().map_err(|error| format!("{error}"))?;
-            return Ok(Control::Do(Command::Unqueue { line: Some(line) }, Shape::Unqueued));
+            return Ok(Control::Do(Command::Unqueue { line: Some(line) }, ReplyShape::Unqueued));
         }
         let unqueues = self.request.get("cancel_queued").and_then(Value::as_bool) == Some(true);
         Ok(if unqueues {
-            Control::All(vec![Command::Unqueue { line: None }, Command::Interrupt], Shape::Merged)
+            Control::All(vec![Command::Unqueue { line: None }, Command::Interrupt], ReplyShape::Merged)
         } else {
-            Control::Do(Command::Interrupt, Shape::Merged)
+            Control::Do(Command::Interrupt, ReplyShape::Merged)
         })
     }
 
@@ -536,7 +543,7 @@ impl Wish<'_> {
         let task: TaskId = self.needed("task_id")?.parse().map_err(|error| format!("{error}"))?;
         Ok(match self.subtype {
             "stop_task" => Control::Do(Command::Stop { task }, nothing()),
-            _ => look_at(Inspected::Output { task }, Shape::Output),
+            _ => look_at(Inspected::Output { task }, ReplyShape::Output),
         })
     }
 
@@ -556,11 +563,11 @@ impl Wish<'_> {
         }
         Ok(match self.request.get("model") {
             None | Some(Value::Null) => {
-                Control::Do(Command::SetModel { model: "default".to_owned() }, Shape::Model)
+                Control::Do(Command::SetModel { model: "default".to_owned() }, ReplyShape::Model)
             }
             Some(_) => {
                 let model = self.needed("model")?.to_owned();
-                let answer = Shape::Fixed(json!({"model": model}));
+                let answer = ReplyShape::Fixed(json!({"model": model}));
                 Control::Do(Command::SetModel { model }, answer)
             }
         })
@@ -569,10 +576,10 @@ impl Wish<'_> {
     fn to_rewind(&self) -> Result<Control, String> {
         let dry_run = self.request.get("dry_run").and_then(Value::as_bool).unwrap_or_default();
         Ok(match self.needed("user_message_id")?.parse::<LineId>() {
-            Ok(to) => Control::Do(Command::Rewind { to, dry_run }, Shape::Rewound),
+            Ok(to) => Control::Do(Command::Rewind { to, dry_run }, ReplyShape::Rewound),
             Err(error) => {
                 let failed = Rewound::failed(format!("`user_message_id`: {error}"));
-                Control::All(Vec::new(), Shape::Fixed(control::rewound_files(&failed)))
+                Control::All(Vec::new(), ReplyShape::Fixed(control::rewound_files(&failed)))
             }
         })
     }
@@ -593,26 +600,26 @@ impl Wish<'_> {
     }
 }
 
-fn look_at(what: Inspected, shape: Shape) -> Control {
+fn look_at(what: Inspected, shape: ReplyShape) -> Control {
     Control::Do(Command::Inspect { what }, shape)
 }
 
 /// An answer that says no more than that it is done.
-fn nothing() -> Shape {
-    Shape::Fixed(json!({}))
+fn nothing() -> ReplyShape {
+    ReplyShape::Fixed(json!({}))
 }
 
 /// What a host's answer to a question means: what else is to change, and what of it is not obeyed. An answer that is not understood
 /// is a refusal: the call must not wait for ever, and must not run on a guess.
-pub fn answer(question: &Question, response: Result<Value, String>) -> Answered {
+pub fn answer(question: &Question, response: Result<Value, String>) -> HostReply {
     if question.elicitation.is_some() {
         let (elicited, problem) = elicited(response);
         let problems = problem.into_iter().collect();
-        return Answered { answer: Answer::Elicited(elicited), updates: Vec::new(), problems };
+        return HostReply { answer: Answer::Elicited(elicited), updates: Vec::new(), problems };
     }
     let response = match response {
         Ok(response) => response,
-        Err(error) => return Answered::deny(format!("the host could not answer: {error}"), None),
+        Err(error) => return HostReply::deny(format!("the host could not answer: {error}"), None),
     };
     match Ruling::read(&response) {
         Ok(Ruling::Allow { input, changes, .. }) => {
@@ -621,11 +628,11 @@ pub fn answer(question: &Question, response: Result<Value, String>) -> Answered 
         Ok(Ruling::Deny { message, interrupt }) => {
             let message = message.unwrap_or_else(|| "the host denied it".to_owned());
             let answer = Answer::Deny { message, interrupt };
-            Answered { answer, updates: Vec::new(), problems: Vec::new() }
+            HostReply { answer, updates: Vec::new(), problems: Vec::new() }
         }
         Err(problem) => {
             let problem = format!("{problem}, which counts as a refusal");
-            Answered::deny("the host's answer was not understood".to_owned(), Some(problem))
+            HostReply::deny("the host's answer was not understood".to_owned(), Some(problem))
         }
     }
 }
@@ -655,7 +662,7 @@ fn elicited(response: Result<Value, String>) -> (Elicited, Option<String>) {
 
 /// A host's answer, understood.
 #[derive(Debug, PartialEq)]
-pub struct Answered {
+pub struct HostReply {
     /// The answer for the call.
     pub answer: Answer,
     /// What else is to change with it.
@@ -664,7 +671,7 @@ pub struct Answered {
     pub problems: Vec<String>,
 }
 
-impl Answered {
+impl HostReply {
     fn deny(message: String, problem: Option<String>) -> Self {
         let problems = problem.into_iter().collect();
         Self { answer: Answer::Deny { message, interrupt: false }, updates: Vec::new(), problems }
@@ -672,7 +679,7 @@ impl Answered {
 }
 
 /// Allows a call. Rules that allow something go with the answer: whose they are depends on who asked.
-fn allow(input: Option<Value>, changes: Changes) -> Answered {
+fn allow(input: Option<Value>, changes: Changes) -> HostReply {
     let Changes { updates: given, missed, problems } = changes;
     let (mut rules, mut updates) = (Vec::new(), Vec::new());
     for update in given {
@@ -684,9 +691,9 @@ fn allow(input: Option<Value>, changes: Changes) -> Answered {
     if missed {
         updates.retain(PermissionUpdate::narrows);
         let message = "the host allows it with less rights than now, and which was not understood".to_owned();
-        return Answered { answer: Answer::Deny { message, interrupt: false }, updates, problems };
+        return HostReply { answer: Answer::Deny { message, interrupt: false }, updates, problems };
     }
-    Answered { answer: Answer::Allow { input, rules, everywhere: false }, updates, problems }
+    HostReply { answer: Answer::Allow { input, rules, everywhere: false }, updates, problems }
 }
 
 fn text<'a>(value: &'a Value, member: &str) -> Option<&'a str> {

@@ -17,11 +17,11 @@ mod tasks;
 pub mod trace;
 mod truncate;
 
-pub use control::{Known, NothingKnown};
-pub use converse::{Host, HostAgent, HostCommand, not_started, refusal};
-pub use headless::{Finish, Format, Headless, Lines, Progress, SessionWorktree, Signal};
+pub use control::{HostFacts, NothingKnown};
+pub use converse::{HostAgent, HostCommand, HostOutput, not_started, refusal};
+pub use headless::{Finish, Format, Headless, LineWriterQueue, ProgressOutput, SessionWorktree, StopSignal};
 pub use initialize::{Initialize, ServerManifest, WantedPlugin};
-pub use input::{Input, Patience};
+pub use input::{HostReader, Patience};
 pub use mcp::McpServe;
 pub use state::StateLines;
-pub use stream_json::{Facts, Listed, ListedPlugin, StreamJson};
+pub use stream_json::{Callables, ListedPlugin, StreamFacts, StreamJson};

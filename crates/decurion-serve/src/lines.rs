@@ -20,14 +20,14 @@ const MOST: usize = 8 << 20;
 const WRITE: usize = 64 << 10;
 
 /// Where lines go, each whole.
-pub struct Lines {
-    shared: Arc<Shared>,
+pub struct LineWriterQueue {
+    shared: Arc<LineQueue>,
     writer: Option<std::thread::JoinHandle<io::Result<()>>>,
 }
 
 #[derive(Default)]
-struct Shared {
-    waiting: Mutex<Waiting>,
+struct LineQueue {
+    waiting: Mutex<WaitingLines>,
     /// For the thread that writes.
     more: Condvar,
     /// For those who wait for room.
@@ -35,7 +35,7 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingLines {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
     /// How much was written since the beginning.
@@ -48,8 +48,8 @@ struct Waiting {
     is_unread: bool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl LineQueue {
+    fn lock(&self) -> MutexGuard<'_, WaitingLines> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -86,11 +86,11 @@ impl Shared {
     }
 }
 
-impl Lines {
+impl LineWriterQueue {
     /// Lines to this writer. A thread writes them, so that a reader that stops reading stops nothing but
     /// the next line.
     pub fn to(mut writer: impl Write + Send + 'static) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(LineQueue::default());
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("lines".to_owned()).stack_size(128 * 1024);
         let writer = thread.spawn(move || theirs.write(&mut writer))?;
@@ -169,7 +169,7 @@ impl Lines {
         self.wait_for(|waiting| waiting.bytes == 0).await;
     }
 
-    async fn wait_for(&self, holds: impl Fn(&Waiting) -> bool) {
+    async fn wait_for(&self, holds: impl Fn(&WaitingLines) -> bool) {
         loop {
             let news = self.shared.room.notified();
             if holds(&self.shared.lock()) {
@@ -201,7 +201,7 @@ impl Lines {
     }
 }
 
-impl Drop for Lines {
+impl Drop for LineWriterQueue {
     fn drop(&mut self) {
         self.close();
     }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 use tokio::sync::{Semaphore, watch};
 
-use crate::headless::Lines;
+use crate::headless::LineWriterQueue;
 use crate::input::MOST_LINE;
 
 /// How many sessions run at once.
@@ -41,13 +41,13 @@ pub struct McpServe {
     /// The tools as MCP lists them: Agent, TaskOutput, TaskStop.
     pub tools: Vec<Value>,
     /// The session that a call of Agent asks for; the error is for the caller.
-    pub session: Box<Open>,
+    pub session: Box<MakeRequest>,
     /// Version of the program.
     pub version: String,
 }
 
 /// Makes the request for a session out of a call's input.
-pub type Open = dyn Fn(&Value) -> Result<OpenSession, String> + Send + Sync;
+pub type MakeRequest = dyn Fn(&Value) -> Result<OpenSession, String> + Send + Sync;
 
 /// A session that was started for a caller.
 struct Task {
@@ -57,9 +57,9 @@ struct Task {
     ending: watch::Receiver<Option<Outcome>>,
 }
 
-struct Server {
+struct McpFrontEnd {
     offer: McpServe,
-    out: Lines,
+    out: LineWriterQueue,
     tasks: Mutex<HashMap<String, Task>>,
     /// Calls under way, by the caller's id, and the task each waits for.
     calls: Mutex<HashMap<String, watch::Sender<bool>>>,
@@ -70,8 +70,8 @@ struct Server {
 
 impl McpServe {
     /// Serves until the input ends; then ends what runs, and returns when it has ended.
-    pub async fn serve<R: AsyncBufRead + Unpin>(self, input: R, out: Lines) {
-        let server = Arc::new(Server {
+    pub async fn serve<R: AsyncBufRead + Unpin>(self, input: R, out: LineWriterQueue) {
+        let server = Arc::new(McpFrontEnd {
             offer: self,
             out,
             tasks: Mutex::default(),
@@ -86,9 +86,9 @@ impl McpServe {
                 biased;
                 Some(_) = working.join_next(), if !working.is_empty() => {}
                 line = lines.next() => match line {
-                    Line::Whole(text) => server.hear(&text, &mut working).await,
-                    Line::TooLong => server.say(&failure(&Value::Null, -32700, "the line is too long")).await,
-                    Line::End => break,
+                    McpLine::Whole(text) => server.hear(&text, &mut working).await,
+                    McpLine::TooLong => server.say(&failure(&Value::Null, -32700, "the line is too long")).await,
+                    McpLine::End => break,
                 },
             }
         }
@@ -98,7 +98,7 @@ impl McpServe {
     }
 }
 
-impl Server {
+impl McpFrontEnd {
     async fn hear(self: &Arc<Self>, line: &[u8], working: &mut tokio::task::JoinSet<()>) {
         let Ok(message) = serde_json::from_slice::<Value>(line) else {
             return self.say(&failure(&Value::Null, -32700, "the line is not JSON")).await;
@@ -345,7 +345,7 @@ struct Bounded<R> {
     too_long: bool,
 }
 
-enum Line {
+enum McpLine {
     Whole(Vec<u8>),
     TooLong,
     End,
@@ -356,9 +356,9 @@ impl<R: AsyncBufRead + Unpin> Bounded<R> {
         Self { reader, line: Vec::new(), too_long: false }
     }
 
-    async fn next(&mut self) -> Line {
+    async fn next(&mut self) -> McpLine {
         loop {
-            let Ok(bytes @ [_, ..]) = self.reader.fill_buf().await else { return Line::End };
+            let Ok(bytes @ [_, ..]) = self.reader.fill_buf().await else { return McpLine::End };
             let end = bytes.iter().position(|byte| *byte == b'\n');
             let piece = &bytes[..end.unwrap_or(bytes.len())];
             if self.line.len() + piece.len() > MOST_LINE {
@@ -373,11 +373,11 @@ impl<R: AsyncBufRead + Unpin> Bounded<R> {
                 continue;
             }
             if std::mem::take(&mut self.too_long) {
-                return Line::TooLong;
+                return McpLine::TooLong;
             }
             let line = std::mem::take(&mut self.line);
             if !line.trim_ascii().is_empty() {
-                return Line::Whole(line);
+                return McpLine::Whole(line);
             }
         }
     }

@@ -45,10 +45,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use uuid::Uuid;
 
-use address::{Address, Identity};
-use lines::{Line, Outbox, next_line, skip_line};
+use address::{SocketAddress, SocketIdentity};
+use lines::{Outbox, SocketLine, next_line, skip_line};
 
-pub use client::{Attached, ConnectError, LiveSessions, connect};
+pub use client::{AttachedSession, ConnectError, LiveSessions, connect};
 
 /// The longest request of a client: a prompt with pictures, as on standard input.
 pub const LONGEST_REQUEST: usize = crate::input::MOST_LINE;
@@ -75,7 +75,7 @@ const BETWEEN_ACCEPTS: Duration = Duration::from_millis(100);
 
 /// What leads into a live session.
 #[derive(Clone)]
-pub struct Door {
+pub struct SessionSocket {
     pub session: SessionId,
     pub cwd: Utf8PathBuf,
     /// Where its commands go. The listener does not keep it: a session that everyone else has left still ends.
@@ -97,8 +97,8 @@ pub struct Hello {
 
 /// A socket that is listened on. Dropping it ends every connection and removes the socket's file.
 pub struct Listener {
-    address: Address,
-    identity: Identity,
+    address: SocketAddress,
+    identity: SocketIdentity,
     closing: watch::Sender<bool>,
     clients: watch::Receiver<usize>,
     accepting: Option<JoinHandle<()>>,
@@ -106,14 +106,14 @@ pub struct Listener {
 
 /// Listens for clients of a session. The caller owns the session, under its lock where it has one; so a socket
 /// that is there already was left by an owner who is gone, and is replaced. Needs a running runtime.
-pub fn listen(path: &Utf8Path, door: Door) -> io::Result<Listener> {
-    let address = Address::for_owner(path)?;
+pub fn listen(path: &Utf8Path, door: SessionSocket) -> io::Result<Listener> {
+    let address = SocketAddress::for_owner(path)?;
     address.remove()?;
     let listener = UnixListener::bind(address.reach())?;
     let identity = address.protect()?;
     let (closing, closed) = watch::channel(false);
     let hello = Hello { session: door.session, cwd: door.cwd, pid: std::process::id() };
-    let inside = Arc::new(Inside {
+    let inside = Arc::new(SocketState {
         hello,
         commands: door.commands.downgrade(),
         events: door.events,
@@ -160,7 +160,7 @@ impl Drop for Listener {
 }
 
 /// What every connection shares.
-struct Inside {
+struct SocketState {
     hello: Hello,
     commands: WeakCommandSender,
     events: Subscribe,
@@ -172,7 +172,7 @@ struct Inside {
 
 /// What a client may do.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum ClientRights {
     Owner,
     /// Look: the session itself started it, a command, a hook or a server. What it could see here it could read in the
     /// record as well; what it could change is for a person to change.
@@ -180,11 +180,11 @@ enum Standing {
 }
 
 /// The requests of one client that wait for their reply: our id, and its own.
-type Pending = Mutex<HashMap<RequestId, RequestId>>;
+type PendingReplies = Mutex<HashMap<RequestId, RequestId>>;
 
 async fn accept(
     listener: UnixListener,
-    inside: Arc<Inside>,
+    inside: Arc<SocketState>,
     mut closing: watch::Receiver<bool>,
     counted: watch::Sender<usize>,
 ) {
@@ -218,13 +218,13 @@ async fn closed(closing: &mut watch::Receiver<bool>) {
 }
 
 /// Whether a client may stay, or why not.
-fn admit(stream: &UnixStream, inside: &Inside, others: usize) -> Result<Standing, String> {
+fn admit(stream: &UnixStream, inside: &SocketState, others: usize) -> Result<ClientRights, String> {
     let peer = stream.peer_cred().map_err(|error| format!("cannot tell who connects: {error}"))?;
     check_peer(peer.uid(), inside.uid)?;
     if others >= MOST_CLIENTS {
         return Err(format!("too many clients at once: {others}"));
     }
-    Ok(if (inside.from_below)(stream.as_fd()) { Standing::Below } else { Standing::Owner })
+    Ok(if (inside.from_below)(stream.as_fd()) { ClientRights::Below } else { ClientRights::Owner })
 }
 
 /// A session answers to its own user only. The file's mode says the same; this holds where modes do not.
@@ -242,7 +242,7 @@ fn only_looks(command: &Command) -> bool {
 }
 
 /// Why a connection ends.
-enum End {
+enum ConnectionEnd {
     /// The client is gone, or reads too slowly to be waited for.
     Gone,
     /// The session has nothing more to say.
@@ -255,35 +255,35 @@ enum End {
 /// One client, from its hello to its end.
 async fn attend(
     stream: UnixStream,
-    admitted: Result<Standing, String>,
-    inside: Arc<Inside>,
+    admitted: Result<ClientRights, String>,
+    inside: Arc<SocketState>,
     mut closing: watch::Receiver<bool>,
 ) {
     let (reader, writer) = stream.into_split();
     let mut outbox = Outbox::default();
-    let mut end = End::Over;
-    let pending = Pending::default();
+    let mut end = ConnectionEnd::Over;
+    let pending = PendingReplies::default();
     if let Ok(standing) = admitted {
         // Subscribed before the hello is sent: what happens after it is not missed.
         let mut events = (inside.events)();
         outbox.push(&inside.hello);
         let (refuse, mut refusals) = mpsc::channel(MOST_REFUSALS);
-        let mut sources = Sources { events: &mut events, refusals: &mut refusals };
+        let mut sources = ClientSources { events: &mut events, refusals: &mut refusals };
         end = tokio::select! {
             end = hear(reader, standing, &inside, (&pending, refuse)) => end,
             end = tell(&writer, &mut outbox, &mut sources, &pending) => end,
-            () = closed(&mut closing) => End::Closing,
+            () = closed(&mut closing) => ConnectionEnd::Closing,
         };
-        if matches!(end, End::Closing) {
+        if matches!(end, ConnectionEnd::Closing) {
             take_ready(&mut events, &mut outbox, &pending);
         }
     } else if let Err(reason) = admitted {
-        end = End::Refused(reason);
+        end = ConnectionEnd::Refused(reason);
     }
     match end {
-        End::Gone => return,
-        End::Over | End::Closing => {}
-        End::Refused(error) => outbox.push(&Refusal { error }),
+        ConnectionEnd::Gone => return,
+        ConnectionEnd::Over | ConnectionEnd::Closing => {}
+        ConnectionEnd::Refused(error) => outbox.push(&SocketRefusal { error }),
     }
     let _ = tokio::time::timeout(LAST_WORDS, outbox.flush(&writer)).await;
 }
@@ -291,44 +291,44 @@ async fn attend(
 /// Takes the client's requests until one is not acceptable or the client is gone.
 async fn hear(
     reader: OwnedReadHalf,
-    standing: Standing,
-    inside: &Inside,
-    (pending, refuse): (&Pending, mpsc::Sender<Envelope>),
-) -> End {
+    standing: ClientRights,
+    inside: &SocketState,
+    (pending, refuse): (&PendingReplies, mpsc::Sender<Envelope>),
+) -> ConnectionEnd {
     let longest = match standing {
-        Standing::Owner => LONGEST_REQUEST,
-        Standing::Below => LONGEST_LOOK,
+        ClientRights::Owner => LONGEST_REQUEST,
+        ClientRights::Below => LONGEST_LOOK,
     };
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
     loop {
         match next_line(&mut reader, &mut line, longest).await {
-            Ok(Line::Whole) if line.trim_ascii().is_empty() => {}
-            Ok(Line::Whole) => match serde_json::from_slice(&line) {
+            Ok(SocketLine::Whole) if line.trim_ascii().is_empty() => {}
+            Ok(SocketLine::Whole) => match serde_json::from_slice(&line) {
                 Ok(request) => {
                     match inside.ask(request, standing, pending) {
                         Ok(None) => {}
                         // The connection is read on: the next request may be an interrupt.
                         Ok(Some(refusal)) => {
                             if refuse.send(refusal).await.is_err() {
-                                return End::Gone;
+                                return ConnectionEnd::Gone;
                             }
                         }
-                        Err(reason) => return End::Refused(reason),
+                        Err(reason) => return ConnectionEnd::Refused(reason),
                     }
                 }
-                Err(error) => return End::Refused(format!("not a request: {error}")),
+                Err(error) => return ConnectionEnd::Refused(format!("not a request: {error}")),
             },
-            Ok(Line::TooLong) => {
+            Ok(SocketLine::TooLong) => {
                 let reason = format!("a request is longer than {longest} bytes");
-                let id = id_of(&line).filter(|_| standing == Standing::Owner);
-                let Some(id) = id else { return End::Refused(reason) };
+                let id = id_of(&line).filter(|_| standing == ClientRights::Owner);
+                let Some(id) = id else { return ConnectionEnd::Refused(reason) };
                 if refuse.send(refusal(id, reason)).await.is_err() || skip_line(&mut reader).await.is_err() {
-                    return End::Gone;
+                    return ConnectionEnd::Gone;
                 }
             }
-            Ok(Line::End) => break,
-            Err(_) => return End::Gone,
+            Ok(SocketLine::End) => break,
+            Err(_) => return ConnectionEnd::Gone,
         }
     }
     // A client that only stopped writing may still want to read; but a client that leaves closes its two halves one
@@ -338,7 +338,7 @@ async fn hear(
     {
         tokio::time::sleep(BETWEEN_LOOKS).await;
     }
-    End::Gone
+    ConnectionEnd::Gone
 }
 
 /// The id of a request that is too long to be read whole; clients write it first.
@@ -355,7 +355,7 @@ fn refusal(request: RequestId, reason: String) -> Envelope {
 }
 
 /// What a client is given.
-struct Sources<'a> {
+struct ClientSources<'a> {
     events: &'a mut BoxStream<'static, Arc<Envelope>>,
     /// Replies of the connection itself.
     refusals: &'a mut mpsc::Receiver<Envelope>,
@@ -366,31 +366,31 @@ struct Sources<'a> {
 async fn tell(
     writer: &OwnedWriteHalf,
     outbox: &mut Outbox,
-    Sources { events, refusals }: &mut Sources<'_>,
-    pending: &Pending,
-) -> End {
+    ClientSources { events, refusals }: &mut ClientSources<'_>,
+    pending: &PendingReplies,
+) -> ConnectionEnd {
     loop {
         tokio::select! {
             // Writing first: only what the client does not take piles up.
             biased;
             ready = writer.writable(), if !outbox.is_empty() => {
                 if ready.and_then(|()| outbox.write_some(writer)).is_err() {
-                    return End::Gone;
+                    return ConnectionEnd::Gone;
                 }
             }
             // Begins anew whenever the client has read something.
-            () = tokio::time::sleep(READ_WITHIN), if outbox.len() > LONGEST_BACKLOG => return End::Gone,
+            () = tokio::time::sleep(READ_WITHIN), if outbox.len() > LONGEST_BACKLOG => return ConnectionEnd::Gone,
             Some(refusal) = refusals.recv(), if outbox.len() <= LONGEST_BACKLOG => outbox.push(&refusal),
             envelope = events.next(), if outbox.len() <= LONGEST_BACKLOG => match envelope {
                 Some(envelope) => outbox.envelope(&envelope, pending),
-                None => return End::Over,
+                None => return ConnectionEnd::Over,
             },
         }
     }
 }
 
 /// What has happened by now and was not told yet.
-fn take_ready(events: &mut BoxStream<'static, Arc<Envelope>>, outbox: &mut Outbox, pending: &Pending) {
+fn take_ready(events: &mut BoxStream<'static, Arc<Envelope>>, outbox: &mut Outbox, pending: &PendingReplies) {
     while outbox.len() <= LONGEST_BACKLOG
         && let Some(Some(envelope)) = events.next().now_or_never()
     {
@@ -398,16 +398,16 @@ fn take_ready(events: &mut BoxStream<'static, Arc<Envelope>>, outbox: &mut Outbo
     }
 }
 
-impl Inside {
+impl SocketState {
     /// Sends a client's request into the session, under an id that no other client uses. Gives the refusal of one that the session has
     /// no room for.
     fn ask(
         &self,
         request: Request,
-        standing: Standing,
-        pending: &Pending,
+        standing: ClientRights,
+        pending: &PendingReplies,
     ) -> Result<Option<Envelope>, String> {
-        if standing == Standing::Below && !only_looks(&request.command) {
+        if standing == ClientRights::Below && !only_looks(&request.command) {
             return Err(
                 "a session takes no orders from what it started itself (a command, a hook, a server); \
                  use another terminal"
@@ -434,7 +434,7 @@ impl Inside {
 
 impl Outbox {
     /// Queues an event; of the replies only those to this client, under its own ids.
-    fn envelope(&mut self, envelope: &Envelope, pending: &Pending) {
+    fn envelope(&mut self, envelope: &Envelope, pending: &PendingReplies) {
         let Event::Replied { request, reply } = &envelope.event else {
             return self.push(envelope);
         };
@@ -446,13 +446,13 @@ impl Outbox {
     }
 }
 
-fn lock(pending: &Pending) -> MutexGuard<'_, HashMap<RequestId, RequestId>> {
+fn lock(pending: &PendingReplies) -> MutexGuard<'_, HashMap<RequestId, RequestId>> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The last line of a connection that the owner ends.
 #[derive(Serialize, Deserialize)]
-struct Refusal {
+struct SocketRefusal {
     error: String,
 }
 

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::state::{SessionState, StateLines};
-use crate::tasks::{SystemLine, Tasks, is_delegation};
+use crate::tasks::{SystemLine, TaskLedger, is_delegation};
 
 /// The version of the ecosystem's stream that these lines follow; hosts look for it.
 const STREAM_VERSION: &str = "2.1.325";
@@ -24,7 +24,7 @@ const STREAM_VERSION: &str = "2.1.325";
 /// What the stream says that is not in any event.
 #[derive(Clone, Debug, Default)]
 #[allow(clippy::struct_excessive_bools)] // each is one thing that is shown or not
-pub struct Facts {
+pub struct StreamFacts {
     /// Where the key came from, never the key.
     pub api_key_source: String,
     pub version: String,
@@ -47,7 +47,7 @@ pub struct Facts {
 
 /// What a program can call besides tools, by name.
 #[derive(Clone, Debug, Default)]
-pub struct Listed {
+pub struct Callables {
     /// What a person can type behind a slash.
     pub commands: Vec<String>,
     pub skills: Vec<String>,
@@ -71,16 +71,16 @@ pub struct ListedPlugin {
 #[derive(Debug)]
 pub struct StreamJson {
     session: SessionId,
-    facts: Facts,
+    facts: StreamFacts,
     agents: Vec<String>,
-    listed: Listed,
+    listed: Callables,
     results: u64,
     model: String,
     /// Usage of the message under way, as the provider first reported it.
     usage: Usage,
-    tasks: Tasks,
+    tasks: TaskLedger,
     /// Why the root works now.
-    cause: Cause,
+    cause: TurnCause,
     /// What every run took so far, the agents' included.
     whole: Totals,
     /// The same since the last result.
@@ -93,7 +93,7 @@ pub struct StreamJson {
     worktree: Option<(String, String)>,
     state: SessionState,
     queued: u32,
-    turn: Turn,
+    turn: RootTurn,
     /// Hooks that were shown to begin and not to end.
     hooks: Vec<HookRun>,
     /// Calls that run: their tool, since when, and when it was last told of them.
@@ -102,7 +102,7 @@ pub struct StreamJson {
 
 /// What is known of the root's turn.
 #[derive(Debug, Default)]
-struct Turn {
+struct RootTurn {
     began: Option<Timestamp>,
     /// Milliseconds until the first piece of a reply.
     first: Option<u64>,
@@ -121,7 +121,7 @@ pub(crate) const WORKTREE_BRANCH: &str = "worktreeBranch";
 
 /// Why the root works.
 #[derive(Debug, Default)]
-enum Cause {
+enum TurnCause {
     /// Nothing is known yet.
     #[default]
     Unknown,
@@ -132,17 +132,17 @@ enum Cause {
 
 impl StreamJson {
     /// A stream of this session.
-    pub fn new(session: SessionId, facts: Facts) -> Self {
+    pub fn new(session: SessionId, facts: StreamFacts) -> Self {
         Self {
             session,
             facts,
             agents: Vec::new(),
-            listed: Listed::default(),
+            listed: Callables::default(),
             results: 0,
             model: String::new(),
             usage: Usage::default(),
-            tasks: Tasks::default(),
-            cause: Cause::Unknown,
+            tasks: TaskLedger::default(),
+            cause: TurnCause::Unknown,
             whole: Totals::default(),
             since: Totals::default(),
             one_result: false,
@@ -150,7 +150,7 @@ impl StreamJson {
             worktree: None,
             state: SessionState::default(),
             queued: 0,
-            turn: Turn::default(),
+            turn: RootTurn::default(),
             hooks: Vec::new(),
             calls: HashMap::new(),
         }
@@ -174,7 +174,7 @@ impl StreamJson {
 
     /// The same, naming the skills, commands and plugins at hand.
     #[must_use]
-    pub fn with_library(mut self, listed: Listed) -> Self {
+    pub fn with_library(mut self, listed: Callables) -> Self {
         self.listed = listed;
         self
     }
@@ -323,9 +323,9 @@ impl StreamJson {
     }
 
     fn root_started(&mut self, spec: &RunSpec, at: Timestamp) -> Vec<Value> {
-        self.turn = Turn { began: Some(at), ..Turn::default() };
+        self.turn = RootTurn { began: Some(at), ..RootTurn::default() };
         self.model.clone_from(&spec.model);
-        self.cause = Cause::Unknown;
+        self.cause = TurnCause::Unknown;
         self.works_in(spec.worktree.as_deref());
         vec![self.init(spec)]
     }
@@ -481,9 +481,9 @@ impl StreamJson {
             Delivery::Mail(_) | Delivery::Shell(_) => None,
         };
         match (&self.cause, &meta.origin) {
-            (Cause::Unknown, Origin::Prompt) => self.cause = Cause::Prompt,
-            (Cause::Unknown, Origin::Note(what)) if what == "notification" => {
-                self.cause = Cause::Notification(meta.delivers.iter().find_map(ending));
+            (TurnCause::Unknown, Origin::Prompt) => self.cause = TurnCause::Prompt,
+            (TurnCause::Unknown, Origin::Note(what)) if what == "notification" => {
+                self.cause = TurnCause::Notification(meta.delivers.iter().find_map(ending));
             }
             _ => {}
         }
@@ -683,7 +683,7 @@ impl StreamJson {
     pub(crate) fn not_begun(&mut self, error: String) -> Value {
         // Nothing of what is under way is its.
         let (since, turn) = (std::mem::take(&mut self.since), std::mem::take(&mut self.turn));
-        let cause = std::mem::replace(&mut self.cause, Cause::Prompt);
+        let cause = std::mem::replace(&mut self.cause, TurnCause::Prompt);
         let line = self.result(&Outcome::Failed { error }, &Totals::default());
         (self.since, self.turn, self.cause) = (since, turn, cause);
         line
@@ -691,7 +691,7 @@ impl StreamJson {
 
     /// Whether a notice woke the root, and not a prompt.
     pub(crate) fn is_woken(&self) -> bool {
-        matches!(self.cause, Cause::Notification(_))
+        matches!(self.cause, TurnCause::Notification(_))
     }
 
     /// How many prompts wait.
@@ -705,8 +705,8 @@ impl StreamJson {
         self.results += 1;
         let ending = match outcome {
             // The leading program sees each refusal, and all of them with the result.
-            Outcome::Denied { partial, .. } if self.facts.led => Ending::done(partial),
-            outcome => Ending::of(outcome, totals, self.turn.asked),
+            Outcome::Denied { partial, .. } if self.facts.led => ResultWords::done(partial),
+            outcome => ResultWords::of(outcome, totals, self.turn.asked),
         };
         let part = if self.one_result { &self.whole } else { &self.since };
         let mut line = json!({
@@ -738,7 +738,7 @@ impl StreamJson {
                 members.insert(WORKTREE_PATH.to_owned(), json!(path));
                 members.insert(WORKTREE_BRANCH.to_owned(), json!(branch));
             }
-            if let Cause::Notification(run) = self.cause {
+            if let TurnCause::Notification(run) = self.cause {
                 let mut origin = json!({"kind": "task-notification"});
                 if let Some(run) = run {
                     origin["runId"] = json!(run);
@@ -842,7 +842,7 @@ fn failure_word(status: Option<u16>) -> &'static str {
 }
 
 /// An outcome in the words of a result.
-struct Ending<'a> {
+struct ResultWords<'a> {
     subtype: &'static str,
     terminal_reason: &'static str,
     is_error: bool,
@@ -850,7 +850,7 @@ struct Ending<'a> {
     error: Option<&'a str>,
 }
 
-impl<'a> Ending<'a> {
+impl<'a> ResultWords<'a> {
     fn done(report: &'a str) -> Self {
         Self {
             subtype: "success",

@@ -16,13 +16,13 @@ pub type SystemLine = (&'static str, Value);
 
 /// Every task of a stream, and what became of it.
 #[derive(Debug, Default)]
-pub struct Tasks {
-    rows: HashMap<TaskId, Row>,
+pub struct TaskLedger {
+    rows: HashMap<TaskId, TaskRow>,
     /// Those in the background, in the order they went there.
     background: Vec<TaskId>,
     /// What calls that may start an agent asked for, until they did or ended.
     requested: HashMap<CallId, Option<bool>>,
-    counts: Counts,
+    counts: AgentCounts,
 }
 
 /// Where an agent came from.
@@ -35,7 +35,7 @@ pub struct Begun {
 }
 
 #[derive(Debug)]
-struct Row {
+struct TaskRow {
     record: TaskRecord,
     run: RunId,
     /// The word of its last `task_updated`; an ended one takes no more steps.
@@ -46,7 +46,7 @@ struct Row {
 
 /// How many agents there were, and what became of them.
 #[derive(Debug, Default)]
-struct Counts {
+struct AgentCounts {
     spawned: u64,
     asked_background: u64,
     asked_foreground: u64,
@@ -62,7 +62,7 @@ struct Counts {
     by_type: BTreeMap<String, u64>,
 }
 
-impl Tasks {
+impl TaskLedger {
     /// Remembers what the calls of a message ask for, as far as they may start an agent.
     pub fn called(&mut self, message: &Message) {
         for (call, name, input) in message.calls() {
@@ -81,7 +81,7 @@ impl Tasks {
     /// A task was begun. A command starts now; an agent with its run.
     pub fn opened(&mut self, record: &TaskRecord, by: RunId) -> Vec<SystemLine> {
         let is_new = !self.rows.contains_key(&record.task);
-        let row = Row { record: record.clone(), run: by, status: "pending", shown: 0 };
+        let row = TaskRow { record: record.clone(), run: by, status: "pending", shown: 0 };
         self.rows.insert(record.task.clone(), row);
         if record.kind == TaskKind::LocalBash {
             return self.started(&record.task, by);
@@ -296,7 +296,7 @@ impl Tasks {
     }
 }
 
-impl Counts {
+impl AgentCounts {
     fn spawn(&mut self, record: &TaskRecord, wish: Option<bool>) {
         self.spawned += 1;
         match wish {
@@ -348,7 +348,7 @@ fn started_fields(record: &TaskRecord, run: RunId, backgrounded: bool) -> Value 
     fields
 }
 
-fn notification(row: &Row, outcome: &Outcome, totals: Option<&Totals>) -> Value {
+fn notification(row: &TaskRow, outcome: &Outcome, totals: Option<&Totals>) -> Value {
     let status = if outcome.status() == "killed" { "stopped" } else { outcome.status() };
     let mut fields = json!({
         "task_id": row.record.task, "run_id": row.run, "tool_use_id": call_of(&row.record),
@@ -422,7 +422,7 @@ fn activity_words(activity: &Activity) -> String {
 }
 
 /// Whether a message is the delegating one that a fork's own conversation begins with.
-pub fn is_delegation(tasks: &Tasks, agent: Option<&AgentId>, message: &Message) -> bool {
+pub fn is_delegation(tasks: &TaskLedger, agent: Option<&AgentId>, message: &Message) -> bool {
     message.blocks.iter().any(|block| matches!(block, Block::ToolUse { id, .. } if tasks.is_entry(agent, id)))
 }
 

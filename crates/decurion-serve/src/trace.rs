@@ -14,8 +14,8 @@ use decurion_protocol::{AgentId, SessionId, WaitKind};
 use jiff::Timestamp;
 use serde_json::Value;
 
-pub use chart::{Cell, Chart, ChartRow};
-pub use fold::Fold;
+pub use chart::{Chart, ChartCell, ChartRow};
+pub use fold::TimelineFold;
 
 /// A session as spans on tracks. Times are microseconds after the first record.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Timeline {
     /// Everyone who worked, each before those it began.
     pub agents: Vec<Lane>,
     /// What they did, in the order it began; of two that begin together the outer one first.
-    pub spans: Vec<Span>,
+    pub spans: Vec<TimeSpan>,
     /// Which agent started which, and which agent was notified of which end.
     pub flows: Vec<Flow>,
     /// What has no duration.
@@ -59,7 +59,7 @@ pub struct Lane {
 
 /// What someone did for a while.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Span {
+pub struct TimeSpan {
     /// Who, by the place among the agents.
     pub lane: usize,
     /// On which of its tracks, from 0.
@@ -70,13 +70,13 @@ pub struct Span {
     pub name: String,
     pub from: u64,
     pub to: u64,
-    pub facts: Facts,
+    pub facts: SpanFacts,
     /// Whether it has no end on record.
     pub unfinished: bool,
 }
 
 /// More about something: short values under short names.
-pub type Facts = Vec<(&'static str, Value)>;
+pub type SpanFacts = Vec<(&'static str, Value)>;
 
 /// The kinds of things that take time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -200,7 +200,7 @@ pub struct Instant {
     pub lane: usize,
     pub at: u64,
     pub name: &'static str,
-    pub facts: Facts,
+    pub facts: SpanFacts,
 }
 
 /// What an agent has used up to a moment.

@@ -42,7 +42,7 @@ fn within(value: &Value, place: &str, most: usize) -> Fitted {
         return Fitted { bytes, cut: None };
     }
     let mut shorter = value.clone();
-    let note = Note { place: place.to_owned() };
+    let note = CutNote { place: place.to_owned() };
     note.without_media(&mut shorter);
     let mut size = size_of(&shorter);
     while size > most {
@@ -136,11 +136,11 @@ fn unmarked(value: &Value) -> Option<Value> {
 
 type Members = Map<String, Value>;
 
-struct Note {
+struct CutNote {
     place: String,
 }
 
-impl Note {
+impl CutNote {
     fn text(&self, left_out: usize) -> String {
         format!("{MARK}{left_out} bytes left out; {}]", self.place)
     }
@@ -172,12 +172,12 @@ impl Note {
             }
             is_shape &= depth < SHAPE_DEPTH
                 && match &place {
-                    Place::Member(name) => SHAPE.contains(&name.as_str()),
-                    Place::Item(_) => true,
+                    CutPlace::Member(name) => SHAPE.contains(&name.as_str()),
+                    CutPlace::Item(_) => true,
                 };
             let next = match place {
-                Place::Member(name) => at.get_mut(name),
-                Place::Item(index) => at.get_mut(index),
+                CutPlace::Member(name) => at.get_mut(name),
+                CutPlace::Item(index) => at.get_mut(index),
             };
             let Some(next) = next else { return };
             at = next;
@@ -247,21 +247,21 @@ impl Note {
     }
 }
 
-enum Place {
+enum CutPlace {
     Member(String),
     Item(usize),
 }
 
 /// The largest part of a value and its size; none if it has no parts.
-fn largest(value: &Value) -> Option<(Place, usize)> {
+fn largest(value: &Value) -> Option<(CutPlace, usize)> {
     match value {
         Value::Object(members) => {
             let sized = members.iter().map(|(name, member)| (name, size_of(member)));
-            sized.max_by_key(|(_, size)| *size).map(|(name, size)| (Place::Member(name.clone()), size))
+            sized.max_by_key(|(_, size)| *size).map(|(name, size)| (CutPlace::Member(name.clone()), size))
         }
         Value::Array(items) => {
             let sized = items.iter().map(size_of).enumerate();
-            sized.max_by_key(|(_, size)| *size).map(|(index, size)| (Place::Item(index), size))
+            sized.max_by_key(|(_, size)| *size).map(|(index, size)| (CutPlace::Item(index), size))
         }
         _ => None,
     }

@@ -4,7 +4,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 
-use crate::folder::{Folder, How};
+use crate::folder::{DirHandle, How};
 use crate::import::{ImportContext, ImportError, Imported, import};
 use crate::jsonl::OpenError;
 use crate::read::project_folder;
@@ -47,7 +47,7 @@ pub fn adopt(paths: &SessionPaths, context: &ImportContext) -> Result<bool, Open
 /// Keeps the existing file, and reads its content; none if another process made it ours meanwhile, or if it holds
 /// nothing to resume, which its reader reports.
 fn taken(
-    project: &Folder,
+    project: &DirHandle,
     paths: &SessionPaths,
     context: &ImportContext,
 ) -> Result<Option<Imported>, OpenError> {
@@ -72,7 +72,7 @@ fn storage(paths: &SessionPaths, source: io::Error) -> OpenError {
 }
 
 /// Whether no line of a file is ours alone. One that is ours and was damaged anywhere still has others.
-fn is_foreign(project: &Folder, name: &str) -> io::Result<bool> {
+fn is_foreign(project: &DirHandle, name: &str) -> io::Result<bool> {
     let mut reader = BufReader::new(project.file(name, How::Read)?);
     let (mut line, mut any) = (Vec::new(), false);
     while reader.read_until(b'\n', &mut line)? > 0 {

@@ -9,7 +9,7 @@ use decurion_protocol::event::SessionInfo;
 use decurion_protocol::{AgentId, Envelope, Event, RunId, SessionId, SessionSummary};
 use jiff::Timestamp;
 
-use crate::folder::Folder;
+use crate::folder::DirHandle;
 use crate::layout::{PLANS, PROJECTS, SUBAGENTS, agent_of, slug};
 use crate::read::{project_folder, replay};
 use crate::{
@@ -48,7 +48,7 @@ impl Archive {
 
     /// Keeps a plan that was agreed to under this name; one that is there is replaced. Gives where it is.
     pub fn put_plan(&self, name: &str, bytes: &[u8]) -> io::Result<Utf8PathBuf> {
-        let folder = Folder::root(self.layout.home(), true)?.sub(PLANS, true)?;
+        let folder = DirHandle::root(self.layout.home(), true)?.sub(PLANS, true)?;
         folder.replace(name, bytes)?;
         Ok(folder.path().join(name))
     }
@@ -98,7 +98,7 @@ impl Archive {
             }
         }
         foreign.iter().find_map(|home| {
-            let projects = Folder::root(&home.join(PROJECTS), false).ok()?;
+            let projects = DirHandle::root(&home.join(PROJECTS), false).ok()?;
             let mut names = projects.names().ok()?;
             names.sort_unstable();
             names.into_iter().find_map(|project| {
@@ -203,9 +203,9 @@ impl Archive {
     }
 
     /// The project folders that may hold sessions of this directory.
-    fn projects(&self, cwd: Option<&Utf8Path>) -> io::Result<Vec<Folder>> {
+    fn projects(&self, cwd: Option<&Utf8Path>) -> io::Result<Vec<DirHandle>> {
         let projects =
-            match Folder::root(self.layout.home(), false).and_then(|home| home.sub(PROJECTS, false)) {
+            match DirHandle::root(self.layout.home(), false).and_then(|home| home.sub(PROJECTS, false)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
                 other => other?,
             };

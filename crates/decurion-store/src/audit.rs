@@ -22,10 +22,10 @@ use camino::Utf8Path;
 use decurion_protocol::{AuditEntry, AuditKind};
 use jiff::Timestamp;
 
-use files::{Appender, BATCH, Files};
+use files::{Appender, BATCH, LogFiles};
 
 pub use read::{AuditFilter, ReadReport, Recorded};
-pub use verify::{Anchor, InvalidAnchor, Problem, ProblemKind, Report};
+pub use verify::{Anchor, AuditProblem, AuditReport, InvalidAnchor, ProblemKind};
 
 /// So many entries may wait for the writer, and as many again for a disk that refuses. Beyond that they are counted.
 const WAITING: usize = 1024;
@@ -34,8 +34,8 @@ const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
 /// The audit log of a state folder. Nothing is read or made before the first entry.
 pub struct AuditLog {
-    files: Files,
-    shared: Arc<Shared>,
+    files: LogFiles,
+    shared: Arc<AuditShared>,
     /// None until the first entry.
     writer: Mutex<Option<Thread>>,
 }
@@ -45,7 +45,7 @@ type Thread = (SyncSender<AuditEntry>, JoinHandle<Option<Unwritten>>);
 
 /// What the writer and those who append both know.
 #[derive(Default)]
-struct Shared {
+struct AuditShared {
     /// Entries for which there was no room.
     dropped: AtomicU64,
     /// A problem that was not reported yet.
@@ -63,13 +63,13 @@ pub struct Unwritten {
 impl AuditLog {
     /// The log of this state folder, which need not be there.
     pub fn open(state: &Utf8Path) -> Self {
-        Self::of(Files::new(state, false))
+        Self::of(LogFiles::new(state, false))
     }
 
     /// The same, where entries are to survive a loss of power.
     #[must_use]
     pub fn synced(self, synced: bool) -> Self {
-        Self::of(Files::new(self.files.state(), synced))
+        Self::of(LogFiles::new(self.files.state(), synced))
     }
 
     /// The same with segments of about this length, so that a test has several.
@@ -78,7 +78,7 @@ impl AuditLog {
         Self::of(self.files.clone().with_segments_of(bytes))
     }
 
-    fn of(files: Files) -> Self {
+    fn of(files: LogFiles) -> Self {
         Self { files, shared: Arc::default(), writer: Mutex::new(None) }
     }
 
@@ -109,13 +109,13 @@ impl AuditLog {
     }
 
     /// Checks that the log is whole, and holds the noted entry if one is given.
-    pub fn verify(&self, anchor: Option<Anchor>) -> io::Result<Report> {
+    pub fn verify(&self, anchor: Option<Anchor>) -> io::Result<AuditReport> {
         self.files.verify(anchor)
     }
 
     fn start(&self) -> io::Result<Thread> {
         let (sender, entries) = sync_channel(WAITING);
-        let writer = Writer {
+        let writer = AuditWriter {
             appender: Appender::new(self.files.clone()),
             shared: Arc::clone(&self.shared),
             kept: Vec::new(),
@@ -144,7 +144,7 @@ impl Drop for AuditLog {
     }
 }
 
-impl Shared {
+impl AuditShared {
     /// Stores a problem for the next caller of `append`.
     fn report(&self, error: &io::Error) {
         let text = format!("the audit log cannot be written; entries are kept and counted: {error}");
@@ -163,9 +163,9 @@ enum More {
 }
 
 /// The thread that writes.
-struct Writer {
+struct AuditWriter {
     appender: Appender,
-    shared: Arc<Shared>,
+    shared: Arc<AuditShared>,
     /// Entries that are not written yet.
     kept: Vec<AuditEntry>,
     /// Entries behind them that were not kept, and when the first of them was made.
@@ -177,7 +177,7 @@ struct Writer {
     failed: Option<String>,
 }
 
-impl Writer {
+impl AuditWriter {
     fn run(mut self, entries: &Receiver<AuditEntry>) -> Option<Unwritten> {
         loop {
             let next = if self.failed.is_some() {

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::disk::{Blob, Disk};
-use crate::folder::{Folder, How};
+use crate::disk::{Blob, DiskAccess};
+use crate::folder::{DirHandle, How};
 use crate::layout::BLOBS;
 
 /// A line longer than this spills its large strings.
@@ -25,8 +25,8 @@ pub(crate) trait BlobStore {
 
 /// The `blobs` folder of a session, and what was put there and is not synced yet.
 pub(crate) struct BlobFolder {
-    session: Folder,
-    folder: Option<Folder>,
+    session: DirHandle,
+    folder: Option<DirHandle>,
     pub(crate) unsynced: Vec<Blob>,
     /// Whether the folder is new, or has new names, since the last sync took them.
     pub(crate) is_new: bool,
@@ -37,17 +37,17 @@ pub(crate) struct BlobFolder {
 const UNSYNCED_LIMIT: usize = 16;
 
 impl BlobFolder {
-    pub(crate) fn new(session: Folder) -> Self {
+    pub(crate) fn new(session: DirHandle) -> Self {
         Self { session, folder: None, unsynced: Vec::new(), is_new: false, has_names: false }
     }
 
     /// The folder itself, if something was put there.
-    pub(crate) fn folder(&self) -> Option<&Folder> {
+    pub(crate) fn folder(&self) -> Option<&DirHandle> {
         self.folder.as_ref()
     }
 
     /// Keeps a string under the name of its content, for a disk.
-    pub(crate) fn put(&mut self, text: &str, disk: &dyn Disk) -> io::Result<String> {
+    pub(crate) fn put(&mut self, text: &str, disk: &dyn DiskAccess) -> io::Result<String> {
         let name = hash(text.as_bytes());
         if self.unsynced.iter().any(|blob| blob.name == name) {
             return Ok(name);
@@ -74,7 +74,7 @@ impl BlobFolder {
     }
 
     /// Gives each unsynced blob a handle that can be trusted: those whose sync failed are written anew.
-    pub(crate) fn renew_unsynced(&mut self, disk: &dyn Disk) -> io::Result<()> {
+    pub(crate) fn renew_unsynced(&mut self, disk: &dyn DiskAccess) -> io::Result<()> {
         for blob in self.unsynced.iter_mut().filter(|blob| blob.file.is_none()) {
             let folder = self.folder.as_ref().ok_or(io::ErrorKind::NotFound)?;
             blob.file = Some(disk.adopt(folder.replace(&blob.name, &blob.bytes)?));
@@ -85,7 +85,7 @@ impl BlobFolder {
 }
 
 /// A folder of blobs on a disk.
-pub(crate) struct BlobsOn<'a>(pub(crate) &'a mut BlobFolder, pub(crate) &'a dyn Disk);
+pub(crate) struct BlobsOn<'a>(pub(crate) &'a mut BlobFolder, pub(crate) &'a dyn DiskAccess);
 
 impl BlobStore for BlobsOn<'_> {
     fn put(&mut self, text: &str) -> io::Result<String> {
@@ -111,7 +111,7 @@ pub(crate) fn spill(record: &mut Value, store: &mut dyn BlobStore) -> io::Result
 
 /// Puts the strings back into a record, only those that its own list names, and gives the number that could not be
 /// found whole; a sentence replaces those.
-pub(crate) fn resolve(record: &mut Value, names: &[String], session: Option<&Folder>) -> usize {
+pub(crate) fn resolve(record: &mut Value, names: &[String], session: Option<&DirHandle>) -> usize {
     let folder = session.and_then(|session| session.sub(BLOBS, false).ok());
     let mut missing = 0;
     // The closure never fails, so neither does the walk.
@@ -129,7 +129,7 @@ pub(crate) fn resolve(record: &mut Value, names: &[String], session: Option<&Fol
     missing
 }
 
-fn read(folder: &Folder, name: &str) -> Option<String> {
+fn read(folder: &DirHandle, name: &str) -> Option<String> {
     if folder.file(name, How::Read).ok()?.metadata().ok()?.len() > BLOB_LIMIT {
         return None;
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use camino::Utf8PathBuf;
 use decurion_protocol::id::is_name;
 
-use crate::folder::{Folder, How};
+use crate::folder::{DirHandle, How};
 
 const FOLDER: &str = "mcp-caches";
 const LOCK: &str = ".lock";
@@ -39,7 +39,7 @@ impl ServerCacheFolder {
         if !is_name(name) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not the name of a cache"));
         }
-        let caches = Folder::root(&self.home, true)?.sub(FOLDER, true)?;
+        let caches = DirHandle::root(&self.home, true)?.sub(FOLDER, true)?;
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if !held.contains_key(name) {
             let mut lock = caches.file(&format!("{name}{LOCK}"), How::Append)?;
@@ -57,7 +57,7 @@ impl ServerCacheFolder {
 }
 
 /// Removes what was not used lately, and is not in use. What cannot be removed is tried again another time.
-fn remove_unused(caches: &Folder, now: SystemTime) {
+fn remove_unused(caches: &DirHandle, now: SystemTime) {
     for file in caches.names().unwrap_or_default() {
         let Some(name) = file.strip_suffix(LOCK) else { continue };
         let Ok(lock) = caches.file(&file, How::AppendExisting) else { continue };

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::blob;
-use crate::folder::Folder;
+use crate::folder::DirHandle;
 use crate::line::{SYNTHETIC_MODEL, VERSION};
 use crate::repair;
 
@@ -34,7 +34,7 @@ pub(crate) struct Trailer {
 
 /// What a line turned out to be.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Checked {
+pub(crate) enum DecodedLine {
     /// One of ours, unharmed.
     Ours(Trailer),
     /// One of ours that was changed after it was written: JSON with our members and a wrong checksum.
@@ -81,23 +81,23 @@ fn nulls_at_end(line: &[u8]) -> usize {
 }
 
 /// Tells our own unharmed lines from others. Takes a [`bare`] line; only one without our seal is parsed here.
-pub(crate) fn check(line: &[u8]) -> Checked {
+pub(crate) fn check(line: &[u8]) -> DecodedLine {
     if let Some(covered) = covered(line) {
         return match trailer(covered) {
-            Some(trailer) => Checked::Ours(trailer),
-            None => Checked::Bad,
+            Some(trailer) => DecodedLine::Ours(trailer),
+            None => DecodedLine::Bad,
         };
     }
     if line.iter().all(u8::is_ascii_whitespace) {
-        return Checked::Empty;
+        return DecodedLine::Empty;
     }
     match serde_json::from_slice::<Value>(line) {
         Ok(value) if value.get("ordinal").is_some() || value.get("crc").is_some() => {
             let run = value.get("run").and_then(|run| RunId::deserialize(run).ok());
-            Checked::Edited(Claimed { run, seq: value.get("seq").and_then(Value::as_u64) })
+            DecodedLine::Edited(Claimed { run, seq: value.get("seq").and_then(Value::as_u64) })
         }
-        Ok(value) if value.is_object() => Checked::Foreign(value),
-        _ => Checked::Bad,
+        Ok(value) if value.is_object() => DecodedLine::Foreign(value),
+        _ => DecodedLine::Bad,
     }
 }
 
@@ -167,10 +167,10 @@ pub(crate) fn split_joined(line: &[u8]) -> Vec<&[u8]> {
 pub(crate) fn unfinished(line: &[u8]) -> usize {
     let text = bare(line);
     match check(text) {
-        Checked::Empty if line.contains(&0) => line.len(),
-        Checked::Bad => match split_joined(text).last() {
+        DecodedLine::Empty if line.contains(&0) => line.len(),
+        DecodedLine::Bad => match split_joined(text).last() {
             None => line.len(),
-            Some(last) if check(bare(last)) == Checked::Bad => {
+            Some(last) if check(bare(last)) == DecodedLine::Bad => {
                 last.len() + line.len() - without_end(line).len()
             }
             Some(_) => 0,
@@ -183,13 +183,13 @@ pub(crate) fn unfinished(line: &[u8]) -> usize {
 pub(crate) enum Decoded {
     Whole(Envelope),
     /// One line of several that make an event.
-    Part(Part),
+    Part(LinePart),
     /// It passed its checksum and yet makes no sense.
     Nonsense,
 }
 
 /// One line of several.
-pub(crate) struct Part {
+pub(crate) struct LinePart {
     pub(crate) envelope: Envelope,
     pub(crate) index: usize,
     pub(crate) count: usize,
@@ -197,7 +197,7 @@ pub(crate) struct Part {
     pub(crate) edited: bool,
 }
 
-impl Part {
+impl LinePart {
     /// Adds the next line; false when it does not belong.
     pub(crate) fn join(&mut self, next: Self) -> bool {
         let same = self.envelope.seq == next.envelope.seq || self.edited || next.edited;
@@ -240,11 +240,11 @@ impl Part {
 }
 
 /// What decoding needs to know beside the line.
-pub(crate) struct Decoder<'a> {
+pub(crate) struct LineDecoder<'a> {
     /// Whether results for programs are wanted.
     pub(crate) structured: bool,
     /// The session's folder, for blobs.
-    pub(crate) session: Option<&'a Folder>,
+    pub(crate) session: Option<&'a DirHandle>,
     /// Counts blobs that could not be found.
     pub(crate) missing_blobs: &'a mut u64,
     /// The run of a line that does not say.
@@ -257,7 +257,7 @@ pub(crate) struct Decoder<'a> {
     pub(crate) needs: Option<u64>,
 }
 
-impl Decoder<'_> {
+impl LineDecoder<'_> {
     /// Reads a line that passed [`check`].
     pub(crate) fn decode(&mut self, line: &[u8], trailer: Trailer) -> Decoded {
         let event = match serde_json::from_slice::<RawLine<'_>>(line) {
@@ -305,7 +305,7 @@ impl Decoder<'_> {
 impl Decoded {
     /// Whether part of it is of a kind that this version does not know.
     pub(crate) fn is_unknown(&self) -> bool {
-        let (Self::Whole(envelope) | Self::Part(Part { envelope, .. })) = self else { return true };
+        let (Self::Whole(envelope) | Self::Part(LinePart { envelope, .. })) = self else { return true };
         match &envelope.event {
             Event::Unknown(_) => true,
             Event::CallEnded { output, .. } => {
@@ -382,7 +382,7 @@ struct RawLine<'a> {
 #[derive(Deserialize)]
 struct RawMessage {
     role: Role,
-    content: Content,
+    content: MessageContent,
     #[serde(default)]
     id: Option<String>,
     #[serde(default)]
@@ -398,11 +398,11 @@ struct RawMessage {
 struct CompactMetadata {
     trigger: String,
     pre_tokens: u64,
-    preserved_messages: Preserved,
+    preserved_messages: PreservedMessages,
 }
 
 #[derive(Deserialize)]
-struct Preserved {
+struct PreservedMessages {
     uuids: Vec<LineId>,
 }
 
@@ -420,7 +420,7 @@ impl RawLine<'_> {
         };
         let envelope = Envelope { seq: trailer.seq, at, agent, run, event };
         Some(match count {
-            Some(count) if count != 1 => Decoded::Part(Part { envelope, index, count, edited: false }),
+            Some(count) if count != 1 => Decoded::Part(LinePart { envelope, index, count, edited: false }),
             _ => Decoded::Whole(envelope),
         })
     }
@@ -556,7 +556,7 @@ impl<'de> Visitor<'de> for UsageVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Usage, A::Error> {
         let mut usage = Usage::default();
-        while let Some(Name(name)) = members.next_key::<Name<'de>>()? {
+        while let Some(MemberName(name)) = members.next_key::<MemberName<'de>>()? {
             match &*name {
                 "input_tokens" => usage.input_tokens = members.next_value()?,
                 "output_tokens" => usage.output_tokens = members.next_value()?,
@@ -575,9 +575,9 @@ impl<'de> Visitor<'de> for UsageVisitor {
 
 /// The content of a message, read straight into blocks: most of a transcript is here, and the way through a
 /// tree of values would copy it twice.
-struct Content(Vec<Block>);
+struct MessageContent(Vec<Block>);
 
-impl<'de> Deserialize<'de> for Content {
+impl<'de> Deserialize<'de> for MessageContent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ContentVisitor)
     }
@@ -586,26 +586,26 @@ impl<'de> Deserialize<'de> for Content {
 struct ContentVisitor;
 
 impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = Content;
+    type Value = MessageContent;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("text or blocks")
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Content, E> {
-        Ok(Content(vec![Block::text(text)]))
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<MessageContent, E> {
+        Ok(MessageContent(vec![Block::text(text)]))
     }
 
-    fn visit_string<E: de::Error>(self, text: String) -> Result<Content, E> {
-        Ok(Content(vec![Block::Text { text }]))
+    fn visit_string<E: de::Error>(self, text: String) -> Result<MessageContent, E> {
+        Ok(MessageContent(vec![Block::Text { text }]))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Content, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<MessageContent, A::Error> {
         let mut blocks = Vec::new();
         while let Some(QuickBlock(block)) = items.next_element()? {
             blocks.push(block);
         }
-        Ok(Content(blocks))
+        Ok(MessageContent(blocks))
     }
 }
 
@@ -629,10 +629,10 @@ impl<'de> Visitor<'de> for BlockVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Block, A::Error> {
         let mut seen = Map::new();
-        match members.next_key::<Name<'de>>()? {
+        match members.next_key::<MemberName<'de>>()? {
             None => return Ok(Block::Opaque(Value::Object(seen))),
-            Some(Name(first)) if first == "type" => {}
-            Some(Name(first)) => {
+            Some(MemberName(first)) if first == "type" => {}
+            Some(MemberName(first)) => {
                 seen.insert(first.into_owned(), members.next_value()?);
                 return rest(seen, members);
             }
@@ -679,7 +679,7 @@ impl<'de> Visitor<'de> for BlockVisitor {
 
 /// A member's name, borrowed where it can be.
 #[derive(Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The slow way: everything into a tree, then the protocol decides.
 fn rest<'de, A: MapAccess<'de>>(mut seen: Map<String, Value>, mut members: A) -> Result<Block, A::Error> {
@@ -706,7 +706,7 @@ fn known<'de, A: MapAccess<'de>, const N: usize>(
         seen
     };
     let mut places = [const { None }; N];
-    while let Some(Name(name)) = members.next_key::<Name<'de>>()? {
+    while let Some(MemberName(name)) = members.next_key::<MemberName<'de>>()? {
         match names.iter().position(|known| *known == name) {
             Some(place) if places[place].is_none() => places[place] = Some(members.next_value()?),
             _ => {

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use decurion_protocol::AgentId;
 
-use crate::folder::Folder;
+use crate::folder::DirHandle;
 
 /// A file that is appended to.
 pub(crate) trait DiskFile: Send {
@@ -24,7 +24,7 @@ pub(crate) trait DiskFile: Send {
 }
 
 /// What stands between the writer and its files.
-pub(crate) trait Disk: Send {
+pub(crate) trait DiskAccess: Send {
     /// Takes a file that was just opened.
     fn adopt(&self, file: File) -> Box<dyn DiskFile>;
 }
@@ -32,7 +32,7 @@ pub(crate) trait Disk: Send {
 /// The disk as it is.
 pub(crate) struct RealDisk;
 
-impl Disk for RealDisk {
+impl DiskAccess for RealDisk {
     fn adopt(&self, file: File) -> Box<dyn DiskFile> {
         Box::new(file)
     }
@@ -70,12 +70,12 @@ pub struct SyncJob {
     /// Content that lines refer to.
     pub(crate) blobs: Vec<Blob>,
     /// Folders with new names in them.
-    pub(crate) folders: Vec<(Place, Folder)>,
+    pub(crate) folders: Vec<(FolderRef, DirHandle)>,
 }
 
 /// A folder of a session, or one that leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum FolderRef {
     Home,
     /// That of all projects.
     Projects,
@@ -108,7 +108,7 @@ pub struct Synced {
     pub(crate) files: Vec<(FileKey, u64, io::Result<()>)>,
     /// Those that could not be synced.
     pub(crate) blobs: Vec<Blob>,
-    pub(crate) folders: Vec<Place>,
+    pub(crate) folders: Vec<FolderRef>,
     pub(crate) error: Option<io::Error>,
 }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::SessionPaths;
-use crate::folder::Folder;
+use crate::folder::DirHandle;
 use crate::layout::{HEADS, LOCK};
 use crate::lock::Lock;
 use crate::read::project_folder;
@@ -78,6 +78,6 @@ pub(crate) fn discard(paths: &SessionPaths) -> io::Result<bool> {
     Ok(true)
 }
 
-fn clear(folder: &Folder) -> io::Result<()> {
+fn clear(folder: &DirHandle) -> io::Result<()> {
     folder.names()?.iter().try_for_each(|name| folder.remove(name))
 }

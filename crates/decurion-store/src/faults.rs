@@ -11,12 +11,12 @@ use jiff::Timestamp;
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{DiskAccess, DiskFile};
 use crate::{Journal, Layout, ReplayOptions, Scope, SessionPaths, SessionWriter, WriteError, replay};
 
 /// How a disk fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fault {
+enum DiskFault {
     Error(Errno),
     /// After this many bytes, with no room.
     Short(usize),
@@ -25,11 +25,11 @@ enum Fault {
 }
 
 #[derive(Default)]
-struct State {
+struct FaultState {
     writes: usize,
     syncs: usize,
     /// Which write fails, how, and how many tries after it do too.
-    write_fault: Option<(usize, Fault, usize)>,
+    write_fault: Option<(usize, DiskFault, usize)>,
     sync_fault: Option<(usize, usize)>,
     /// What was written since the last good sync; gone when a sync fails.
     rewritten: usize,
@@ -40,7 +40,7 @@ struct State {
 }
 
 #[derive(Clone, Default)]
-struct FaultyDisk(Arc<Mutex<State>>);
+struct FaultyDisk(Arc<Mutex<FaultState>>);
 
 struct FaultyFile {
     file: File,
@@ -49,7 +49,7 @@ struct FaultyFile {
     handle: usize,
 }
 
-impl Disk for FaultyDisk {
+impl DiskAccess for FaultyDisk {
     fn adopt(&self, file: File) -> Box<dyn DiskFile> {
         let mut state = self.0.lock().unwrap();
         state.handles += 1;
@@ -58,7 +58,7 @@ impl Disk for FaultyDisk {
 }
 
 impl FaultyDisk {
-    fn fault(&self) -> Option<Fault> {
+    fn fault(&self) -> Option<DiskFault> {
         let mut state = self.0.lock().unwrap();
         state.writes += 1;
         let (at, fault, tries) = state.write_fault?;
@@ -70,12 +70,14 @@ impl DiskFile for FaultyFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.disk.fault() {
             None => DiskFile::write(&mut self.file, bytes),
-            Some(Fault::Error(error)) => Err(error.into()),
-            Some(Fault::Short(count) | Fault::ShortForGood(count)) if count > 0 => {
+            Some(DiskFault::Error(error)) => Err(error.into()),
+            Some(DiskFault::Short(count) | DiskFault::ShortForGood(count)) if count > 0 => {
                 // The rest of it fails in the next call.
                 let count = count.min(bytes.len());
                 let mut state = self.disk.0.lock().unwrap();
-                if let Some((_, Fault::Short(left) | Fault::ShortForGood(left), _)) = &mut state.write_fault {
+                if let Some((_, DiskFault::Short(left) | DiskFault::ShortForGood(left), _)) =
+                    &mut state.write_fault
+                {
                     *left = 0;
                 }
                 DiskFile::write(&mut self.file, &bytes[..count])
@@ -85,7 +87,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn truncate(&mut self, length: u64) -> io::Result<()> {
-        if let Some((_, Fault::ShortForGood(_), _)) = self.disk.0.lock().unwrap().write_fault {
+        if let Some((_, DiskFault::ShortForGood(_), _)) = self.disk.0.lock().unwrap().write_fault {
             return Err(Errno::IO.into());
         }
         self.file.truncate(length)
@@ -166,21 +168,21 @@ fn events() -> Vec<Envelope> {
     (1..=200).map(|seq| Envelope { seq, at, agent: agent(seq), run, event: event(seq) }).collect()
 }
 
-struct Stage {
+struct FaultStage {
     _folder: tempfile::TempDir,
     paths: SessionPaths,
     disk: FaultyDisk,
     writer: SessionWriter,
 }
 
-fn stage() -> Stage {
+fn stage() -> FaultStage {
     let folder = tempfile::tempdir().unwrap();
     let home = Utf8Path::from_path(folder.path()).unwrap();
     let paths = Layout::new(home).session(&info().cwd, info().session);
     let disk = FaultyDisk::default();
     let writer =
         SessionWriter::create_on(Box::new(disk.clone()), &paths, &info(), Timestamp::UNIX_EPOCH).unwrap();
-    Stage { _folder: folder, paths, disk, writer }
+    FaultStage { _folder: folder, paths, disk, writer }
 }
 
 fn read(paths: &SessionPaths) -> Vec<Envelope> {
@@ -203,12 +205,12 @@ fn check_no_half_lines(paths: &SessionPaths) {
 #[test]
 fn a_disk_that_refuses_any_one_write_loses_and_repeats_nothing() {
     let faults = [
-        Fault::Error(Errno::NOSPC),
-        Fault::Error(Errno::DQUOT),
-        Fault::Error(Errno::IO),
-        Fault::Short(1),
-        Fault::Short(700),
-        Fault::ShortForGood(300),
+        DiskFault::Error(Errno::NOSPC),
+        DiskFault::Error(Errno::DQUOT),
+        DiskFault::Error(Errno::IO),
+        DiskFault::Short(1),
+        DiskFault::Short(700),
+        DiskFault::ShortForGood(300),
     ];
     let events = events();
     for nth in 1..=200 {
@@ -225,8 +227,8 @@ fn a_disk_that_refuses_any_one_write_loses_and_repeats_nothing() {
                 assert!(error.holds(), "{error}");
                 assert!(stage.writer.held_bytes() > 0);
                 let full = matches!(error, WriteError::Full { .. });
-                assert_eq!(full, fault != Fault::Error(Errno::IO), "{error}");
-                if !matches!(fault, Fault::ShortForGood(_)) {
+                assert_eq!(full, fault != DiskFault::Error(Errno::IO), "{error}");
+                if !matches!(fault, DiskFault::ShortForGood(_)) {
                     check_no_half_lines(&stage.paths);
                 }
                 failures += 1;
@@ -245,7 +247,7 @@ fn a_disk_that_refuses_any_one_write_loses_and_repeats_nothing() {
 fn what_comes_while_the_disk_is_full_waits_its_turn() {
     let events = events();
     let mut stage = stage();
-    stage.disk.0.lock().unwrap().write_fault = Some((4, Fault::Error(Errno::NOSPC), 60));
+    stage.disk.0.lock().unwrap().write_fault = Some((4, DiskFault::Error(Errno::NOSPC), 60));
     let mut held = 0;
     for batch in events.chunks(5) {
         if let Err(error) = stage.writer.append(batch) {
@@ -265,7 +267,7 @@ fn what_comes_while_the_disk_is_full_waits_its_turn() {
 #[test]
 fn more_than_may_be_held_is_refused_and_may_come_again() {
     let mut stage = stage();
-    stage.disk.0.lock().unwrap().write_fault = Some((1, Fault::Error(Errno::NOSPC), 1_000_000));
+    stage.disk.0.lock().unwrap().write_fault = Some((1, DiskFault::Error(Errno::NOSPC), 1_000_000));
     let template = events().remove(0);
     // Below the size at which a string would go to a file of its own.
     let text = "x".repeat(900_000);
@@ -388,7 +390,7 @@ fn failed_sync_keeps_a_blob_that_earlier_records_name() {
 
 #[test]
 fn sync_that_cannot_begin_forgets_no_folder_and_no_blob() {
-    use crate::disk::Place;
+    use crate::disk::FolderRef;
     let mut stage = stage();
     let message = Message::user("x".repeat(2 << 20));
     let lines = vec![LineId(Uuid::from_u128(1))];
@@ -398,7 +400,7 @@ fn sync_that_cannot_begin_forgets_no_folder_and_no_blob() {
     // The blob and a folder cannot be synced.
     stage.disk.0.lock().unwrap().sync_fault = Some((1, 0));
     let mut synced = stage.writer.begin_sync().unwrap().expect("something to sync").run();
-    synced.folders = vec![Place::Project];
+    synced.folders = vec![FolderRef::Project];
     stage.writer.end_sync(synced).unwrap_err();
     // Neither can the blob be written anew, because a folder has its name.
     let blobs = stage.paths.folder().join("blobs");
@@ -406,18 +408,18 @@ fn sync_that_cannot_begin_forgets_no_folder_and_no_blob() {
     std::fs::remove_file(&blob).unwrap();
     std::fs::create_dir(&blob).unwrap();
     assert!(stage.writer.begin_sync().is_err());
-    assert_eq!(stage.writer.doubtful, [Place::Project]);
+    assert_eq!(stage.writer.doubtful, [FolderRef::Project]);
     std::fs::remove_dir(&blob).unwrap();
     let job = stage.writer.begin_sync().unwrap().expect("something to sync");
-    let places: Vec<Place> = job.folders.iter().map(|(place, _)| *place).collect();
-    assert_eq!((places, job.blobs.len()), (vec![Place::Project, Place::Blobs], 1));
+    let places: Vec<FolderRef> = job.folders.iter().map(|(place, _)| *place).collect();
+    assert_eq!((places, job.blobs.len()), (vec![FolderRef::Project, FolderRef::Blobs], 1));
     stage.writer.end_sync(job.run()).unwrap();
     assert_eq!(read(&stage.paths), [envelope]);
 }
 
 #[test]
 fn folders_with_new_names_are_synced_with_the_lines_that_need_them() {
-    use crate::disk::Place;
+    use crate::disk::FolderRef;
     let mut stage = stage();
     let message = |seq: u64, agent: Option<&str>, text: &str| {
         let message = Message::user(text);
@@ -430,18 +432,22 @@ fn folders_with_new_names_are_synced_with_the_lines_that_need_them() {
     let steps = [
         (
             message(1, None, "first"),
-            vec![Place::Home, Place::Projects, Place::Project, Place::Session],
+            vec![FolderRef::Home, FolderRef::Projects, FolderRef::Project, FolderRef::Session],
             "all that lead to a new session",
         ),
         (message(2, None, "second"), vec![], "nothing has a new name"),
-        (message(3, Some("a1"), "third"), vec![Place::Session, Place::Subagents], "the first agent's folder"),
-        (message(4, Some("a2"), "fourth"), vec![Place::Subagents], "a second agent's file"),
-        (message(5, None, &large), vec![Place::Session, Place::Blobs], "the first large content"),
+        (
+            message(3, Some("a1"), "third"),
+            vec![FolderRef::Session, FolderRef::Subagents],
+            "the first agent's folder",
+        ),
+        (message(4, Some("a2"), "fourth"), vec![FolderRef::Subagents], "a second agent's file"),
+        (message(5, None, &large), vec![FolderRef::Session, FolderRef::Blobs], "the first large content"),
     ];
     for (envelope, expected, what) in steps {
         stage.writer.append(std::slice::from_ref(&envelope)).unwrap();
         let job = stage.writer.begin_sync().unwrap().expect("something to sync");
-        let places: Vec<Place> = job.folders.iter().map(|(place, _)| *place).collect();
+        let places: Vec<FolderRef> = job.folders.iter().map(|(place, _)| *place).collect();
         assert_eq!(places, expected, "{what}");
         // A folder whose sync failed is synced again, with nothing new in it.
         let mut synced = job.run();
@@ -449,7 +455,7 @@ fn folders_with_new_names_are_synced_with_the_lines_that_need_them() {
         let error = stage.writer.end_sync(synced);
         assert!(error.is_ok());
         let again = stage.writer.begin_sync().unwrap();
-        let again: Vec<Place> =
+        let again: Vec<FolderRef> =
             again.iter().flat_map(|job| job.folders.iter().map(|(place, _)| *place)).collect();
         assert_eq!(again, places, "{what}, after a failure");
     }

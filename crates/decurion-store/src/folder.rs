@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 /// A directory by its handle; its path is kept for messages only.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct DirHandle {
     handle: OwnedFd,
     path: Utf8PathBuf,
 }
@@ -33,7 +33,7 @@ pub(crate) enum How {
     InPlace,
 }
 
-impl Folder {
+impl DirHandle {
     /// The state folder, or another root that the caller vouches for: links on the way to it are followed.
     pub(crate) fn root(path: &Utf8Path, create: bool) -> io::Result<Self> {
         if create && !path.is_dir() {
@@ -265,16 +265,16 @@ impl Folder {
 
 /// Whether a sync of folders failed and none went well since.
 #[derive(Debug, Default)]
-pub(crate) struct Doubt(Mutex<bool>);
+pub(crate) struct SyncDoubt(Mutex<bool>);
 
-impl Doubt {
+impl SyncDoubt {
     /// Does `write`, then syncs the folders above what it wrote. The kernel reports a failed sync once and success when
     /// asked again, so after a failure each folder gets a fresh handle and something new to sync. One thread at a time:
     /// another one would believe the handle whose failure was just reported to the first.
     pub(crate) fn sync_after(
         &self,
         write: impl FnOnce() -> io::Result<()>,
-        above: &[&Folder],
+        above: &[&DirHandle],
     ) -> io::Result<()> {
         let mut is_doubtful = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         write()?;
@@ -376,11 +376,11 @@ pub(crate) mod faults {
         STATE.with_borrow_mut(|state| state.syncs.extract_if(.., is_of).map(|(_, sync)| sync).collect())
     }
 
-    pub(super) fn make(folder: &Folder) {
+    pub(super) fn make(folder: &DirHandle) {
         STATE.with_borrow_mut(|state| state.changed.insert(folder.path.clone()));
     }
 
-    pub(super) fn sync(folder: &Folder) -> io::Result<()> {
+    pub(super) fn sync(folder: &DirHandle) -> io::Result<()> {
         STATE.with_borrow_mut(|state| {
             let has_new = state.changed.remove(&folder.path);
             state.syncs.push((folder.path.clone(), Sync { handle: folder.handle.as_raw_fd(), has_new }));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use crate::folder::{Folder, How, random_word};
+use crate::folder::{DirHandle, How, random_word};
 use crate::layout::slug;
 
 const FOLDER: &str = "watched";
@@ -26,7 +26,7 @@ pub struct WatchedFolders {
 /// What was in a directory, locked until it is dropped or the process is gone.
 #[derive(Debug)]
 pub struct WatchedFolder {
-    folder: Folder,
+    folder: DirHandle,
     name: String,
     _locked: File,
 }
@@ -34,7 +34,7 @@ pub struct WatchedFolder {
 /// Others wait before they look at what killed sessions left in a working directory.
 #[derive(Debug)]
 pub struct Looking {
-    _locked: Folder,
+    _locked: DirHandle,
 }
 
 impl WatchedFolder {
@@ -97,7 +97,7 @@ impl WatchedFolders {
 
     /// Forgets records of killed sessions older than this, if no later session can use them.
     pub fn forget(&self, age: Duration, is_useless: &dyn Fn(&[u8]) -> bool) {
-        let all = Folder::root(&self.home, false).and_then(|root| root.sub(FOLDER, false));
+        let all = DirHandle::root(&self.home, false).and_then(|root| root.sub(FOLDER, false));
         let Ok(all) = all else { return };
         let directories = self.home.join(FOLDER).read_dir_utf8().into_iter().flatten().flatten();
         for directory in directories {
@@ -119,8 +119,8 @@ impl WatchedFolders {
         }
     }
 
-    fn folder(&self, directory: &Utf8Path, create: bool) -> io::Result<Folder> {
-        Folder::root(&self.home, create)?.sub(FOLDER, create)?.sub(&slug(directory.as_str()), create)
+    fn folder(&self, directory: &Utf8Path, create: bool) -> io::Result<DirHandle> {
+        DirHandle::root(&self.home, create)?.sub(FOLDER, create)?.sub(&slug(directory.as_str()), create)
     }
 }
 

@@ -22,10 +22,10 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::folder::{Folder, How};
+use crate::folder::{DirHandle, How};
 use crate::layout::session_of;
 use crate::line::SYNTHETIC_MODEL;
-use crate::read::{LineReader, Span};
+use crate::read::{LineReader, LineSpan};
 
 /// What the file cannot say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub fn import(path: &Utf8Path, context: &ImportContext) -> Result<Imported, Impo
         Some(parent) if !parent.as_str().is_empty() => parent,
         _ => Utf8Path::new("."),
     };
-    let folder = Arc::new(Folder::root(folder, false).map_err(failed)?);
+    let folder = Arc::new(DirHandle::root(folder, false).map_err(failed)?);
     let mut report = ImportReport::default();
     let index = Index::read(&folder, name, &mut report).map_err(failed)?;
     let steps = index.conversation(&mut report);
@@ -124,10 +124,10 @@ pub fn import(path: &Utf8Path, context: &ImportContext) -> Result<Imported, Impo
 }
 
 /// What is kept of every line while the way through them is looked for.
-struct Entry {
+struct ForeignEntry {
     offset: u64,
     length: usize,
-    kind: Kind,
+    kind: EntryKind,
     id: LineId,
     parent: Option<LineId>,
     /// The line of the call that a result answers.
@@ -140,7 +140,7 @@ struct Entry {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum EntryKind {
     User,
     Assistant,
     Boundary,
@@ -149,7 +149,7 @@ enum Kind {
 
 /// One step of the conversation, by the number of its entry.
 #[derive(Clone, Copy)]
-enum Step {
+enum ImportStep {
     /// A boundary and the summary after it.
     Compacted(usize, usize),
     Line(usize),
@@ -158,7 +158,7 @@ enum Step {
 /// The members that the way depends on.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Link {
+struct ParentLink {
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
@@ -193,19 +193,19 @@ struct LinkMessage {
 
 /// All lines that have a place in the tree.
 struct Index {
-    entries: Vec<Entry>,
+    entries: Vec<ForeignEntry>,
     by_id: HashMap<LineId, usize>,
     /// The lines of each of the model's messages, in file order.
     messages: HashMap<String, Vec<usize>>,
     /// The users' lines that hang on a line, in file order.
     answers: HashMap<LineId, Vec<usize>>,
-    preserved: HashMap<usize, Preserved>,
+    preserved: HashMap<usize, PreservedRange>,
     cwd: Option<Utf8PathBuf>,
     git_branch: Option<String>,
 }
 
 impl Index {
-    fn read(folder: &Arc<Folder>, name: &str, report: &mut ImportReport) -> io::Result<Self> {
+    fn read(folder: &Arc<DirHandle>, name: &str, report: &mut ImportReport) -> io::Result<Self> {
         let mut index = Self {
             entries: Vec::new(),
             by_id: HashMap::new(),
@@ -220,8 +220,8 @@ impl Index {
         while let Some(span) = lines.next()? {
             report.lines += 1;
             let known = match span {
-                Span::Whole { start, end } => index.line(&lines.buffer[start..end], offset),
-                Span::Torn { .. } | Span::TooLong => None,
+                LineSpan::Whole { start, end } => index.line(&lines.buffer[start..end], offset),
+                LineSpan::Torn { .. } | LineSpan::TooLong => None,
             };
             report.skipped += u64::from(known.is_none());
             offset = lines.consumed;
@@ -231,13 +231,13 @@ impl Index {
 
     /// Takes note of one line; none if it is not JSON.
     fn line(&mut self, line: &[u8], offset: u64) -> Option<()> {
-        let link: Link = serde_json::from_slice(line).ok()?;
+        let link: ParentLink = serde_json::from_slice(line).ok()?;
         let Some(id) = link.uuid.as_deref().map(line_id) else { return Some(()) };
         let kind = match (link.kind.as_str(), link.subtype.as_deref()) {
-            ("user", _) => Kind::User,
-            ("assistant", _) => Kind::Assistant,
-            ("system", Some("compact_boundary")) => Kind::Boundary,
-            ("system" | "attachment" | "progress", _) => Kind::Other,
+            ("user", _) => EntryKind::User,
+            ("assistant", _) => EntryKind::Assistant,
+            ("system", Some("compact_boundary")) => EntryKind::Boundary,
+            ("system" | "attachment" | "progress", _) => EntryKind::Other,
             _ => return Some(()),
         };
         if self.by_id.contains_key(&id) {
@@ -248,14 +248,14 @@ impl Index {
         if is_main && self.cwd.is_none() {
             (self.cwd, self.git_branch) = (link.cwd, link.git_branch);
         }
-        let entry = Entry {
+        let entry = ForeignEntry {
             offset,
             length: line.len(),
             kind,
             id,
             parent: link.parent_uuid.as_deref().map(line_id),
             source: link.source.as_deref().map(line_id),
-            message: link.message.and_then(|message| message.id).filter(|_| kind == Kind::Assistant),
+            message: link.message.and_then(|message| message.id).filter(|_| kind == EntryKind::Assistant),
             is_main,
             is_meta: link.is_meta,
             is_summary: link.is_compact_summary,
@@ -263,10 +263,10 @@ impl Index {
         if let Some(message) = &entry.message {
             self.messages.entry(message.clone()).or_default().push(number);
         }
-        if let (Kind::User, Some(on)) = (kind, entry.source.or(entry.parent)) {
+        if let (EntryKind::User, Some(on)) = (kind, entry.source.or(entry.parent)) {
             self.answers.entry(on).or_default().push(number);
         }
-        if kind == Kind::Boundary {
+        if kind == EntryKind::Boundary {
             preserved(line).and_then(|preserved| self.preserved.insert(number, preserved));
         }
         self.by_id.insert(id, number);
@@ -275,27 +275,27 @@ impl Index {
     }
 
     /// The way from the root to the last line that counts, with what a compaction preserved in its place.
-    fn conversation(&self, report: &mut ImportReport) -> Vec<Step> {
-        let counts = |entry: &Entry| {
-            entry.is_main && !entry.is_meta && matches!(entry.kind, Kind::User | Kind::Assistant)
+    fn conversation(&self, report: &mut ImportReport) -> Vec<ImportStep> {
+        let counts = |entry: &ForeignEntry| {
+            entry.is_main && !entry.is_meta && matches!(entry.kind, EntryKind::User | EntryKind::Assistant)
         };
         let Some(leaf) = self.entries.iter().rposition(counts) else { return Vec::new() };
         let way = self.way_back(leaf, None, report);
         let mut steps = Vec::with_capacity(way.len());
         let mut way = way.into_iter().peekable();
         while let Some(number) = way.next() {
-            if self.entries[number].kind != Kind::Boundary {
-                steps.push(Step::Line(number));
+            if self.entries[number].kind != EntryKind::Boundary {
+                steps.push(ImportStep::Line(number));
                 continue;
             }
             // Lines that only show something may stand between the boundary and its summary.
-            while way.peek().is_some_and(|next| self.entries[*next].kind == Kind::Other) {
+            while way.peek().is_some_and(|next| self.entries[*next].kind == EntryKind::Other) {
                 way.next();
             }
             if let Some(summary) = way.next_if(|next| self.entries[*next].is_summary) {
-                steps.push(Step::Compacted(number, summary));
+                steps.push(ImportStep::Compacted(number, summary));
             }
-            steps.extend(self.preserved_lines(number, report).into_iter().map(Step::Line));
+            steps.extend(self.preserved_lines(number, report).into_iter().map(ImportStep::Line));
         }
         steps
     }
@@ -322,8 +322,8 @@ impl Index {
     fn preserved_lines(&self, boundary: usize, report: &mut ImportReport) -> Vec<usize> {
         let known = |id: &LineId| self.by_id.get(id).copied();
         let mut lines: Vec<usize> = match self.preserved.get(&boundary) {
-            Some(Preserved::Lines(ids)) => ids.iter().filter_map(known).collect(),
-            Some(Preserved::Between(head, tail)) => {
+            Some(PreservedRange::Lines(ids)) => ids.iter().filter_map(known).collect(),
+            Some(PreservedRange::Between(head, tail)) => {
                 known(tail).map(|tail| self.way_back(tail, Some(*head), report)).unwrap_or_default()
             }
             None => Vec::new(),
@@ -335,13 +335,13 @@ impl Index {
 }
 
 /// What a boundary says is preserved.
-enum Preserved {
+enum PreservedRange {
     Lines(Vec<LineId>),
     /// Everything from the one to the other.
     Between(LineId, LineId),
 }
 
-fn preserved(line: &[u8]) -> Option<Preserved> {
+fn preserved(line: &[u8]) -> Option<PreservedRange> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Boundary {
@@ -367,9 +367,11 @@ fn preserved(line: &[u8]) -> Option<Preserved> {
     }
     let boundary: Boundary = serde_json::from_slice(line).ok()?;
     match (boundary.compact_metadata.preserved_messages, boundary.compact_metadata.preserved_segment) {
-        (Some(messages), _) => Some(Preserved::Lines(messages.uuids.iter().map(|id| line_id(id)).collect())),
+        (Some(messages), _) => {
+            Some(PreservedRange::Lines(messages.uuids.iter().map(|id| line_id(id)).collect()))
+        }
         (None, Some(segment)) => {
-            Some(Preserved::Between(line_id(&segment.head_uuid), line_id(&segment.tail_uuid)))
+            Some(PreservedRange::Between(line_id(&segment.head_uuid), line_id(&segment.tail_uuid)))
         }
         (None, None) => None,
     }
@@ -378,7 +380,7 @@ fn preserved(line: &[u8]) -> Option<Preserved> {
 /// The members that a conversation is made of.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Content {
+struct ForeignContent {
     #[serde(default)]
     message: Option<ContentMessage>,
     #[serde(default)]
@@ -445,19 +447,19 @@ impl<'a> Rebuild<'a> {
         self.envelopes.push(Envelope { seq, at, agent: None, run: self.context.run, event });
     }
 
-    fn step(&mut self, step: Step) -> io::Result<()> {
+    fn step(&mut self, step: ImportStep) -> io::Result<()> {
         match step {
-            Step::Compacted(boundary, summary) => self.compacted(boundary, summary),
-            Step::Line(number) if !self.used.insert(number) => Ok(()),
-            Step::Line(number) => match self.index.entries[number].kind {
-                Kind::Assistant => self.assistant(number),
-                Kind::User => self.user(number),
-                Kind::Boundary | Kind::Other => Ok(()),
+            ImportStep::Compacted(boundary, summary) => self.compacted(boundary, summary),
+            ImportStep::Line(number) if !self.used.insert(number) => Ok(()),
+            ImportStep::Line(number) => match self.index.entries[number].kind {
+                EntryKind::Assistant => self.assistant(number),
+                EntryKind::User => self.user(number),
+                EntryKind::Boundary | EntryKind::Other => Ok(()),
             },
         }
     }
 
-    fn content(&self, number: usize) -> io::Result<Option<Content>> {
+    fn content(&self, number: usize) -> io::Result<Option<ForeignContent>> {
         let entry = &self.index.entries[number];
         let mut line = vec![0; entry.length];
         self.file.read_exact_at(&mut line, entry.offset)?;
@@ -531,7 +533,7 @@ impl<'a> Rebuild<'a> {
     /// The results of these calls, wherever in the tree they hang, in the order of the calls.
     fn results(&mut self, numbers: &[usize], calls: &[CallId]) -> io::Result<()> {
         let index = self.index;
-        let mut found: Vec<(usize, usize, Content)> = Vec::new();
+        let mut found: Vec<(usize, usize, ForeignContent)> = Vec::new();
         let hanging = numbers.iter().filter_map(|number| index.answers.get(&index.entries[*number].id));
         for &number in hanging.flatten() {
             if self.used.contains(&number) || index.entries[number].is_meta {
@@ -563,7 +565,7 @@ impl<'a> Rebuild<'a> {
     }
 
     /// The results in a user's line, each as the end of its call, and the rest as a message.
-    fn user_content(&mut self, number: usize, content: Content) {
+    fn user_content(&mut self, number: usize, content: ForeignContent) {
         let id = self.index.entries[number].id;
         let date = content.timestamp.as_deref();
         let Some(message) = content.message else { return };

@@ -16,14 +16,14 @@ use decurion_protocol::{AgentId, Envelope, Event, SessionId};
 use jiff::Timestamp;
 
 use crate::blob::{BlobFolder, BlobsOn};
-use crate::disk::{Disk, DiskFile, FileKey, Place, RealDisk, SyncFile, SyncJob, Synced};
-use crate::folder::{Folder, How, random_word};
+use crate::disk::{DiskAccess, DiskFile, FileKey, FolderRef, RealDisk, SyncFile, SyncJob, Synced};
+use crate::folder::{DirHandle, How, random_word};
 use crate::import::Imported;
 use crate::layout::{PROJECTS, SUBAGENTS, SessionPaths, agent_name, agent_of};
 use crate::line::{Encoder, FileEnd, is_conversation};
 use crate::lock::{Holder, Lock, LockError};
 use crate::read::{self, ReplayOptions, ReplayReport};
-use crate::tail::{self, Tail};
+use crate::tail::{self, FileTail};
 use crate::{Bookmark, Journal, Record, Scope};
 
 /// How much may wait for a disk that takes nothing.
@@ -120,16 +120,16 @@ impl WriteError {
 /// The one writer of a session's files.
 pub struct SessionWriter {
     paths: SessionPaths,
-    disk: Box<dyn Disk>,
+    disk: Box<dyn DiskAccess>,
     encoder: Encoder,
-    home: Folder,
-    projects: Folder,
-    project: Folder,
-    session: Folder,
-    subagents: Option<Folder>,
+    home: DirHandle,
+    projects: DirHandle,
+    project: DirHandle,
+    session: DirHandle,
+    subagents: Option<DirHandle>,
     blobs: BlobFolder,
-    root: Target,
-    agents: HashMap<AgentId, Target>,
+    root: TargetFile,
+    agents: HashMap<AgentId, TargetFile>,
     /// Events taken but not yet turned into lines, because their file could not be opened.
     backlog: VecDeque<Envelope>,
     backlog_bytes: usize,
@@ -139,9 +139,9 @@ pub struct SessionWriter {
     /// Counts appends, to tell which file was used last.
     tick: u64,
     /// Folders with names that are not synced yet.
-    new_names: Vec<Place>,
+    new_names: Vec<FolderRef>,
     /// Those of them whose last sync failed.
-    pub(crate) doubtful: Vec<Place>,
+    pub(crate) doubtful: Vec<FolderRef>,
     /// Held for the writer's life, and dropped last.
     _lock: Lock,
 }
@@ -153,12 +153,12 @@ impl SessionWriter {
     }
 
     pub(crate) fn create_on(
-        disk: Box<dyn Disk>,
+        disk: Box<dyn DiskAccess>,
         paths: &SessionPaths,
         info: &SessionInfo,
         now: Timestamp,
     ) -> Result<Self, OpenError> {
-        let folders = Folders::open(paths, true).map_err(|source| storage(paths, source))?;
+        let folders = SessionFolders::open(paths, true).map_err(|source| storage(paths, source))?;
         if folders.project.has(&paths.transcript_name()) {
             return Err(OpenError::Exists(paths.session()));
         }
@@ -169,7 +169,7 @@ impl SessionWriter {
             }
             other => other.map_err(|source| storage(paths, source))?,
         };
-        let root = Target::new(paths.transcript_name(), disk.adopt(file), Tail::default());
+        let root = TargetFile::new(paths.transcript_name(), disk.adopt(file), FileTail::default());
         Self::assemble(disk, paths, info, folders, lock, root).map_err(|source| storage(paths, source))
     }
 
@@ -182,7 +182,7 @@ impl SessionWriter {
         make: impl FnOnce() -> Result<Option<Imported>, OpenError>,
     ) -> Result<Option<(Self, Imported)>, OpenError> {
         let failed = |source| storage(paths, source);
-        let folders = Folders::open(paths, true).map_err(failed)?;
+        let folders = SessionFolders::open(paths, true).map_err(failed)?;
         let lock = folders.lock(paths, now)?;
         let Some(imported) = make()? else { return Ok(None) };
         // Left by a dead process: a living one would hold the lock.
@@ -191,8 +191,8 @@ impl SessionWriter {
             _ => {}
         }
         let file = folders.project.file(name, How::New).map_err(failed)?;
-        let disk: Box<dyn Disk> = Box::new(RealDisk);
-        let root = Target::new(name.to_owned(), disk.adopt(file), Tail::default());
+        let disk: Box<dyn DiskAccess> = Box::new(RealDisk);
+        let root = TargetFile::new(name.to_owned(), disk.adopt(file), FileTail::default());
         let writer = Self::assemble(disk, paths, &imported.info, folders, lock, root).map_err(failed)?;
         Ok(Some((writer, imported)))
     }
@@ -210,7 +210,7 @@ impl SessionWriter {
     }
 
     pub(crate) fn resume_on(
-        disk: Box<dyn Disk>,
+        disk: Box<dyn DiskAccess>,
         paths: &SessionPaths,
         info: &SessionInfo,
         now: Timestamp,
@@ -225,14 +225,14 @@ impl SessionWriter {
         let name = paths.transcript_name();
         // Looked at before anything is made, so that asking for what is not there leaves nothing behind.
         read::project_folder(paths).and_then(|project| project.stat(&name)).map_err(missing)?;
-        let folders = Folders::open(paths, true).map_err(failed)?;
+        let folders = SessionFolders::open(paths, true).map_err(failed)?;
         let lock = folders.lock(paths, now)?;
         let file = folders.project.file(&name, How::AppendExisting).map_err(missing)?;
         // Read before anything is changed: what a later version wrote may have to be left alone.
         let mut report = replay_understood(paths, options, sink)?;
         let mut tail = tail::find(&file).map_err(failed)?;
         let moved = tail::cut(&folders.project, &name, &file, &mut tail).map_err(failed)?;
-        let root = Target::new(name, disk.adopt(file), tail);
+        let root = TargetFile::new(name, disk.adopt(file), tail);
         let mut writer = Self::assemble(disk, paths, info, folders, lock, root).map_err(failed)?;
         writer.last_seq = tail.seq;
         let torn = writer.mend_agents(&mut report.copied) + if moved { tail.torn } else { 0 };
@@ -244,12 +244,12 @@ impl SessionWriter {
     }
 
     fn assemble(
-        disk: Box<dyn Disk>,
+        disk: Box<dyn DiskAccess>,
         paths: &SessionPaths,
         info: &SessionInfo,
-        folders: Folders,
+        folders: SessionFolders,
         lock: Lock,
-        root: Target,
+        root: TargetFile,
     ) -> io::Result<Self> {
         Ok(Self {
             paths: paths.clone(),
@@ -268,7 +268,7 @@ impl SessionWriter {
             last_seq: 0,
             retrying: false,
             tick: 0,
-            new_names: vec![Place::Home, Place::Projects, Place::Project, Place::Session],
+            new_names: vec![FolderRef::Home, FolderRef::Projects, FolderRef::Project, FolderRef::Session],
             doubtful: Vec::new(),
             _lock: lock,
         })
@@ -412,7 +412,7 @@ impl SessionWriter {
         self.close_oldest();
         if self.subagents.is_none() {
             self.subagents = Some(self.session.sub(SUBAGENTS, true)?);
-            self.has_new_name(Place::Session);
+            self.has_new_name(FolderRef::Session);
         }
         let Some(folder) = &self.subagents else { return Ok(()) };
         if let Some(target) = self.agents.get_mut(agent) {
@@ -424,14 +424,14 @@ impl SessionWriter {
         let file = folder.file(&name, How::Append).or_else(|error| replace_bad(folder, &name, error))?;
         let mut tail = tail::find(&file)?;
         tail::cut(folder, &name, &file, &mut tail)?;
-        self.agents.insert(agent.clone(), Target::new(name, self.disk.adopt(file), tail));
-        if tail == Tail::default() {
-            self.has_new_name(Place::Subagents);
+        self.agents.insert(agent.clone(), TargetFile::new(name, self.disk.adopt(file), tail));
+        if tail == FileTail::default() {
+            self.has_new_name(FolderRef::Subagents);
         }
         Ok(())
     }
 
-    fn has_new_name(&mut self, place: Place) {
+    fn has_new_name(&mut self, place: FolderRef) {
         if !self.new_names.contains(&place) {
             self.new_names.push(place);
         }
@@ -450,7 +450,7 @@ impl SessionWriter {
         }
     }
 
-    fn targets(&self) -> impl Iterator<Item = &Target> {
+    fn targets(&self) -> impl Iterator<Item = &TargetFile> {
         std::iter::once(&self.root).chain(self.agents.values())
     }
 
@@ -508,22 +508,22 @@ impl SessionWriter {
     }
 
     /// The folders that have new names, each by a handle whose sync can be trusted.
-    fn folders_to_sync(&mut self) -> io::Result<Vec<(Place, Folder)>> {
+    fn folders_to_sync(&mut self) -> io::Result<Vec<(FolderRef, DirHandle)>> {
         if std::mem::take(&mut self.blobs.is_new) {
-            self.has_new_name(Place::Session);
+            self.has_new_name(FolderRef::Session);
         }
         if std::mem::take(&mut self.blobs.has_names) {
-            self.has_new_name(Place::Blobs);
+            self.has_new_name(FolderRef::Blobs);
         }
         let mut folders = Vec::with_capacity(self.new_names.len());
         for place in &self.new_names {
             let folder = match place {
-                Place::Home => &self.home,
-                Place::Projects => &self.projects,
-                Place::Project => &self.project,
-                Place::Session => &self.session,
-                Place::Subagents => self.subagents.as_ref().unwrap_or(&self.session),
-                Place::Blobs => self.blobs.folder().unwrap_or(&self.session),
+                FolderRef::Home => &self.home,
+                FolderRef::Projects => &self.projects,
+                FolderRef::Project => &self.project,
+                FolderRef::Session => &self.session,
+                FolderRef::Subagents => self.subagents.as_ref().unwrap_or(&self.session),
+                FolderRef::Blobs => self.blobs.folder().unwrap_or(&self.session),
             };
             let is_doubtful = self.doubtful.contains(place);
             folders.push((*place, if is_doubtful { folder.renewed()? } else { folder.twin()? }));
@@ -533,7 +533,7 @@ impl SessionWriter {
         Ok(folders)
     }
 
-    fn target_mut(&mut self, key: &FileKey) -> Option<&mut Target> {
+    fn target_mut(&mut self, key: &FileKey) -> Option<&mut TargetFile> {
         match key {
             None => Some(&mut self.root),
             Some(agent) => self.agents.get_mut(agent),
@@ -621,14 +621,14 @@ impl Journal for SessionWriter {
     }
 
     fn record(&self) -> Arc<dyn Record> {
-        Arc::new(Files(self.paths.clone()))
+        Arc::new(SessionFileSet(self.paths.clone()))
     }
 }
 
 /// The files of a session, for readers beside the writer.
-struct Files(SessionPaths);
+struct SessionFileSet(SessionPaths);
 
-impl Record for Files {
+impl Record for SessionFileSet {
     fn read_on(
         &self,
         bookmark: &mut Bookmark,
@@ -640,7 +640,7 @@ impl Record for Files {
 }
 
 /// One file and what is known of it.
-struct Target {
+struct TargetFile {
     name: String,
     /// None while closed to keep the number of open files down.
     file: Option<Box<dyn DiskFile>>,
@@ -662,8 +662,8 @@ struct Target {
     used: u64,
 }
 
-impl Target {
-    fn new(name: String, file: Box<dyn DiskFile>, tail: Tail) -> Self {
+impl TargetFile {
+    fn new(name: String, file: Box<dyn DiskFile>, tail: FileTail) -> Self {
         Self {
             name,
             file: Some(file),
@@ -715,16 +715,16 @@ impl Target {
 }
 
 /// The folders a session's files are in.
-struct Folders {
-    home: Folder,
-    projects: Folder,
-    project: Folder,
-    session: Folder,
+struct SessionFolders {
+    home: DirHandle,
+    projects: DirHandle,
+    project: DirHandle,
+    session: DirHandle,
 }
 
-impl Folders {
+impl SessionFolders {
     fn open(paths: &SessionPaths, create: bool) -> io::Result<Self> {
-        let home = Folder::root(paths.home(), create)?;
+        let home = DirHandle::root(paths.home(), create)?;
         let projects = home.sub(PROJECTS, create)?;
         let project = projects.sub(paths.project(), create)?;
         let session = project.sub(&paths.session().to_string(), create)?;
@@ -762,7 +762,7 @@ pub fn replay_understood(
 
 /// Cuts the unfinished end of an agent's file; gives what its end says, and whether something was cut. A file that can
 /// be read but not written is replaced by a copy.
-fn mend(folder: &Folder, name: &str, opened: io::Result<File>) -> io::Result<(Tail, bool)> {
+fn mend(folder: &DirHandle, name: &str, opened: io::Result<File>) -> io::Result<(FileTail, bool)> {
     let file = opened.or_else(|error| {
         let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
         if is_denied { folder.replace_by_copy(name) } else { Err(error) }
@@ -775,7 +775,7 @@ fn mend(folder: &Folder, name: &str, opened: io::Result<File>) -> io::Result<(Ta
 /// Begins an agent's file anew where something else has its name that can never be written: a link, a folder, a file of
 /// another user. That keeps its content under another name, or in the new file if it can be read. An error of the disk
 /// is none of these.
-fn replace_bad(folder: &Folder, name: &str, error: io::Error) -> io::Result<File> {
+fn replace_bad(folder: &DirHandle, name: &str, error: io::Error) -> io::Result<File> {
     use io::ErrorKind::{InvalidInput, IsADirectory, PermissionDenied};
     let is_link = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
     if !is_link && !matches!(error.kind(), InvalidInput | IsADirectory | PermissionDenied) {
@@ -811,10 +811,10 @@ mod tests {
     #[test]
     fn read_only_agent_transcript_is_replaced_by_a_copy() {
         let state = tempfile::tempdir().unwrap();
-        let folder = Folder::root(Utf8Path::from_path(state.path()).unwrap(), false).unwrap();
+        let folder = DirHandle::root(Utf8Path::from_path(state.path()).unwrap(), false).unwrap();
         for open in [
-            |folder: &Folder| assert!(replace_bad(folder, NAME, denied()).is_ok()),
-            |folder: &Folder| assert!(mend(folder, NAME, Err(denied())).is_ok()),
+            |folder: &DirHandle| assert!(replace_bad(folder, NAME, denied()).is_ok()),
+            |folder: &DirHandle| assert!(mend(folder, NAME, Err(denied())).is_ok()),
         ] {
             std::fs::write(state.path().join(NAME), "history\n").unwrap();
             let old = folder.stat(NAME).unwrap().st_ino;

@@ -16,7 +16,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::folder::{Doubt, Folder, How, random_word};
+use crate::folder::{DirHandle, How, SyncDoubt, random_word};
 use crate::layout::{LOCK, PROJECTS};
 use crate::{Archive, Found, Holder, Layout, lock, slug};
 
@@ -98,7 +98,7 @@ pub struct Leases {
     /// Whether a lease is synced before it counts.
     synced: bool,
     /// Whether the names of the folders above leases may be lost.
-    doubt: Arc<Doubt>,
+    doubt: Arc<SyncDoubt>,
 }
 
 /// A lock that is held until it is dropped or the process is gone.
@@ -106,7 +106,7 @@ pub struct Leases {
 pub struct Held {
     file: File,
     /// Where its file is, if that goes with it.
-    gone_after: Option<(Folder, String)>,
+    gone_after: Option<(DirHandle, String)>,
 }
 
 impl Held {
@@ -130,7 +130,7 @@ impl Drop for Held {
 /// A mark that something is under way which must not be broken off. One that is left tells that it was.
 #[derive(Debug)]
 pub struct Mark {
-    folder: Folder,
+    folder: DirHandle,
     name: String,
     file: File,
 }
@@ -220,7 +220,7 @@ impl Leases {
 
     /// Writes a lease so that the folders that lead to it survive a power loss too.
     fn sync_after(&self, write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        let (root, home) = (self.root(false)?, Folder::root(self.layout().home(), false)?);
+        let (root, home) = (self.root(false)?, DirHandle::root(self.layout().home(), false)?);
         self.doubt.sync_after(write, &[&root, &home])
     }
 
@@ -280,7 +280,7 @@ impl Leases {
 
     fn is_session_locked(&self, session: SessionId) -> bool {
         let Some(Found::Ours(paths)) = self.archive.find(session, &[]) else { return false };
-        let folder = Folder::root(paths.home(), false)
+        let folder = DirHandle::root(paths.home(), false)
             .and_then(|home| home.sub(PROJECTS, false))
             .and_then(|projects| projects.sub(paths.project(), false))
             .and_then(|project| project.sub(&session.to_string(), false));
@@ -367,11 +367,11 @@ impl Leases {
         marks.filter_map(take).collect()
     }
 
-    fn root(&self, create: bool) -> io::Result<Folder> {
-        Folder::root(self.layout().home(), create)?.sub(WORKTREES, create)
+    fn root(&self, create: bool) -> io::Result<DirHandle> {
+        DirHandle::root(self.layout().home(), create)?.sub(WORKTREES, create)
     }
 
-    fn open(&self, repository: &Utf8Path, create: bool) -> io::Result<Folder> {
+    fn open(&self, repository: &Utf8Path, create: bool) -> io::Result<DirHandle> {
         self.root(create)?.sub(&Self::project(repository), create)
     }
 
@@ -379,7 +379,7 @@ impl Leases {
         self.archive.layout()
     }
 
-    fn projects(&self, repository: Option<&Utf8Path>) -> io::Result<Vec<Folder>> {
+    fn projects(&self, repository: Option<&Utf8Path>) -> io::Result<Vec<DirHandle>> {
         let root = match self.root(false) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => other?,
@@ -409,7 +409,7 @@ fn file_name(name: &str) -> io::Result<String> {
 
 /// What a file says is believed only as far as it fits its own name: it is ours, but anyone who could write
 /// there could point us elsewhere.
-fn read(folder: &Folder, name: &str) -> io::Result<Lease> {
+fn read(folder: &DirHandle, name: &str) -> io::Result<Lease> {
     let lease: Lease = serde_json::from_slice(&folder.read(name, LEASE_LIMIT)?)?;
     let fits = name.strip_suffix(".json") == Some(lease.name.as_str())
         && is_name(&lease.name)

@@ -41,7 +41,7 @@ pub(crate) struct Encoder {
 impl Encoder {
     pub(crate) fn new(info: &SessionInfo) -> Self {
         let mut constant = Vec::with_capacity(256);
-        let mut line = Line { out: &mut constant };
+        let mut line = LineWriter { out: &mut constant };
         line.raw(r#","userType":"external""#);
         line.text("entrypoint", &info.entrypoint);
         line.text("cwd", info.cwd.as_str());
@@ -62,7 +62,7 @@ impl Encoder {
         blobs: &mut dyn BlobStore,
     ) -> io::Result<()> {
         let (start, before) = (out.len(), *end);
-        let mut pen = Pen { encoder: self, envelope, end, out, blobs };
+        let mut pen = EventWriter { encoder: self, envelope, end, out, blobs };
         let result = pen.envelope();
         if result.is_err() {
             out.truncate(start);
@@ -95,7 +95,7 @@ impl FileEnd {
 }
 
 /// The state while one envelope is written.
-struct Pen<'a> {
+struct EventWriter<'a> {
     encoder: &'a Encoder,
     envelope: &'a Envelope,
     end: &'a mut FileEnd,
@@ -105,12 +105,12 @@ struct Pen<'a> {
 
 /// Which of how many lines of one record.
 #[derive(Clone, Copy)]
-struct Part {
+struct PartOf {
     index: usize,
     count: usize,
 }
 
-impl Pen<'_> {
+impl EventWriter<'_> {
     fn envelope(&mut self) -> io::Result<()> {
         match &self.envelope.event {
             Event::Message { message, lines, parent, meta } => match message.role {
@@ -164,7 +164,9 @@ impl Pen<'_> {
         let count = lines.len();
         let mut parent = parent;
         for (index, (block, id)) in message.blocks.iter().zip(lines).enumerate() {
-            self.chain("assistant", *id, parent, |line| line.assistant(block, meta, Part { index, count }))?;
+            self.chain("assistant", *id, parent, |line| {
+                line.assistant(block, meta, PartOf { index, count })
+            })?;
             parent = Some(*id);
         }
         Ok(())
@@ -244,10 +246,10 @@ impl Pen<'_> {
         kind: &str,
         id: LineId,
         parent: Option<LineId>,
-        body: impl FnOnce(&mut Line<'_>) -> io::Result<()>,
+        body: impl FnOnce(&mut LineWriter<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
         let start = self.out.len();
-        let mut line = Line { out: self.out };
+        let mut line = LineWriter { out: self.out };
         line.raw(r#"{"parentUuid":"#);
         line.value(&parent)?;
         line.raw(if self.envelope.agent.is_some() {
@@ -272,7 +274,7 @@ impl Pen<'_> {
     /// A line of our own type.
     fn ours(&mut self) -> io::Result<()> {
         let start = self.out.len();
-        let mut line = Line { out: self.out };
+        let mut line = LineWriter { out: self.out };
         line.raw(r#"{"type":"decurion","v":1"#);
         if self.envelope.event.must_be_understood() {
             line.json("must", &RECORD_LEVEL)?;
@@ -295,7 +297,7 @@ impl Pen<'_> {
             self.spill(start)?;
         }
         if let Some(run) = run {
-            Line { out: self.out }.id("run", run.0);
+            LineWriter { out: self.out }.id("run", run.0);
         }
         self.end.ordinal += 1;
         write!(self.out, r#","seq":{},"ordinal":{}"#, self.envelope.seq, self.end.ordinal)?;
@@ -307,7 +309,7 @@ impl Pen<'_> {
         let mut record: Value = serde_json::from_slice(&self.out[start..])?;
         let names = blob::spill(&mut record, self.blobs)?;
         self.out.truncate(start);
-        let mut line = Line { out: self.out };
+        let mut line = LineWriter { out: self.out };
         line.value(&record)?;
         line.out.pop();
         if !names.is_empty() {
@@ -324,11 +326,11 @@ pub(crate) fn seal(out: &mut Vec<u8>, start: usize) -> io::Result<()> {
 }
 
 /// A line while it is written. Members are `,"name":value`.
-struct Line<'a> {
+struct LineWriter<'a> {
     out: &'a mut Vec<u8>,
 }
 
-impl Line<'_> {
+impl LineWriter<'_> {
     fn raw(&mut self, text: &str) {
         self.out.extend_from_slice(text.as_bytes());
     }
@@ -378,7 +380,7 @@ impl Line<'_> {
     }
 
     /// The body of one block's line. What belongs to the whole message stands on the last one.
-    fn assistant(&mut self, block: &Block, meta: &MessageMeta, part: Part) -> io::Result<()> {
+    fn assistant(&mut self, block: &Block, meta: &MessageMeta, part: PartOf) -> io::Result<()> {
         let last = part.index + 1 == part.count;
         let synthetic = meta.origin == Origin::Synthetic;
         self.raw(r#","message":{"role":"assistant""#);

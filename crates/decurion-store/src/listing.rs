@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::empty::is_silent;
-use crate::folder::{Folder, How};
+use crate::folder::{DirHandle, How};
 use crate::layout::session_of;
 
 /// How much of the beginning is read, and how much if that holds no prompt yet.
@@ -23,14 +23,14 @@ const TAIL: usize = 16 << 10;
 const TITLE_LIMIT: usize = 120;
 
 /// The summary of the transcript of this name; none if it holds nothing of a session, or no prompt.
-pub(crate) fn summary(project: &Folder, name: &str) -> Option<SessionSummary> {
+pub(crate) fn summary(project: &DirHandle, name: &str) -> Option<SessionSummary> {
     let session = session_of(name)?;
     let file = project.file(name, How::Read).ok()?;
     let stat = rustix::fs::fstat(&file).ok()?;
-    let mut facts = Facts::default();
+    let mut facts = ListingFacts::default();
     for limit in HEADS {
         let head = part(&file, 0, limit).ok()?;
-        facts = Facts::default();
+        facts = ListingFacts::default();
         facts.read(&head);
         if facts.prompt.is_some() || head.len() < limit {
             break;
@@ -61,7 +61,7 @@ pub(crate) fn modified(stat: &rustix::fs::Stat) -> Option<Timestamp> {
 }
 
 #[derive(Default)]
-struct Facts {
+struct ListingFacts {
     cwd: Option<Utf8PathBuf>,
     git_branch: Option<String>,
     created: Option<Timestamp>,
@@ -74,7 +74,7 @@ struct Facts {
 /// The members that a summary is made of, on lines of any program.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Line<'a> {
+struct SummaryLine<'a> {
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
@@ -96,17 +96,17 @@ struct Line<'a> {
 }
 
 #[derive(Deserialize)]
-struct Opened {
+struct OpenedTranscript {
     info: SessionInfo,
 }
 
-impl Facts {
+impl ListingFacts {
     fn read(&mut self, head: &[u8]) {
         // The last piece is either empty or cut off.
         let lines = head.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"));
         for line in lines {
             self.said = self.said || !is_silent(line);
-            if let Ok(line) = serde_json::from_slice::<Line<'_>>(line) {
+            if let Ok(line) = serde_json::from_slice::<SummaryLine<'_>>(line) {
                 self.line(line);
             }
             if self.prompt.is_some() && self.cwd.is_some() {
@@ -115,13 +115,13 @@ impl Facts {
         }
     }
 
-    fn line(&mut self, line: Line<'_>) {
+    fn line(&mut self, line: SummaryLine<'_>) {
         if self.created.is_none() {
             self.created = line.timestamp.and_then(|text| text.parse().ok());
         }
         if self.cwd.is_none() {
             if let Some(event) = line.event
-                && let Ok(Opened { info }) = serde_json::from_str(event.get())
+                && let Ok(OpenedTranscript { info }) = serde_json::from_str(event.get())
             {
                 self.cwd = Some(info.cwd);
                 self.git_branch = info.git_branch;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::folder::{Folder, How};
+use crate::folder::{DirHandle, How};
 use crate::layout::LOCK;
 
 /// Who writes a session, by its own word. Fields that could not be read are empty.
@@ -67,7 +67,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 impl Lock {
     /// Takes the lock or says at once why not.
-    pub(crate) fn take(session: &Folder, now: Timestamp) -> Result<Self, LockError> {
+    pub(crate) fn take(session: &DirHandle, now: Timestamp) -> Result<Self, LockError> {
         let mut probed = 0;
         for _ in 0..TRIES {
             let file = session.file(LOCK, How::Append).map_err(LockError::Io)?;
@@ -101,12 +101,12 @@ impl Drop for Lock {
 }
 
 /// Whether the name still means the file we locked; if not, no one else will see our lock.
-fn is_still(session: &Folder, file: &File) -> io::Result<bool> {
+fn is_still(session: &DirHandle, file: &File) -> io::Result<bool> {
     is_named(session, LOCK, file)
 }
 
 /// Whether a name in a folder means this file.
-pub(crate) fn is_named(folder: &Folder, name: &str, file: &File) -> io::Result<bool> {
+pub(crate) fn is_named(folder: &DirHandle, name: &str, file: &File) -> io::Result<bool> {
     let ours = rustix::fs::fstat(file)?;
     Ok(folder.stat(name).is_ok_and(|named| (named.st_ino, named.st_dev) == (ours.st_ino, ours.st_dev)))
 }
@@ -126,7 +126,7 @@ pub(crate) fn leave_note(mut file: &File, now: Timestamp) {
 
 /// The holder of the lock. Its note comes a moment after the lock, and until then there is none, or that of an earlier
 /// holder; so an implausible note is read again for a while.
-pub(crate) fn holder(folder: &Folder, name: &str) -> Holder {
+pub(crate) fn holder(folder: &DirHandle, name: &str) -> Holder {
     let mut note = read_note(folder, name);
     for _ in 0..LOOKS {
         if is_alive(&note) {
@@ -145,14 +145,14 @@ fn is_alive(note: &Holder) -> bool {
     !here || rustix::process::test_kill_process(pid) != Err(Errno::SRCH)
 }
 
-fn read_note(folder: &Folder, name: &str) -> Holder {
+fn read_note(folder: &DirHandle, name: &str) -> Holder {
     let note = folder.read(name, NOTE_LIMIT).unwrap_or_default();
     serde_json::from_slice(&note).unwrap_or_default()
 }
 
 /// Whether the lock in this file is held; looking leaves it as it is. A file that cannot be read counts as free only if
 /// it does not exist.
-pub(crate) fn is_held(folder: &Folder, name: &str) -> bool {
+pub(crate) fn is_held(folder: &DirHandle, name: &str) -> bool {
     let file = match folder.file(name, How::Read) {
         Ok(file) => file,
         Err(error) => return error.kind() != io::ErrorKind::NotFound,
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn lock_is_free_at_once_although_a_process_being_started_has_a_copy_of_its_file() {
         let state = tempfile::tempdir().unwrap();
-        let folder = Folder::root(Utf8Path::from_path(state.path()).unwrap(), false).unwrap();
+        let folder = DirHandle::root(Utf8Path::from_path(state.path()).unwrap(), false).unwrap();
         let take = || Lock::take(&folder, Timestamp::UNIX_EPOCH);
         let lock = take().ok().unwrap();
         let _copy = lock.file.try_clone().unwrap();

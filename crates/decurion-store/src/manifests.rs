@@ -8,7 +8,7 @@ use camino::Utf8PathBuf;
 use decurion_protocol::id::is_name;
 use decurion_protocol::mcp::{Manifest, Manifests};
 
-use crate::folder::Folder;
+use crate::folder::DirHandle;
 
 const FOLDER: &str = "mcp";
 /// The largest that is read back.
@@ -46,8 +46,8 @@ impl ManifestFolder {
         folder.remove(&name).map(|()| true)
     }
 
-    fn folder(&self, create: bool) -> io::Result<Folder> {
-        Folder::root(&self.home, create)?.sub(FOLDER, create)
+    fn folder(&self, create: bool) -> io::Result<DirHandle> {
+        DirHandle::root(&self.home, create)?.sub(FOLDER, create)
     }
 
     fn name(hash: &str) -> io::Result<String> {

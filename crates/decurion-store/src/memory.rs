@@ -14,7 +14,7 @@ use crate::{Bookmark, Journal, Record, ReplayReport, WriteError};
 /// Keeps events for as long as the process lives.
 #[derive(Debug)]
 pub struct MemoryJournal {
-    kept: Kept,
+    kept: MemoryRecords,
     limit: usize,
     dropped: u64,
     last_seq: u64,
@@ -22,7 +22,7 @@ pub struct MemoryJournal {
 
 /// What is kept, shared with its readers.
 #[derive(Clone, Debug, Default)]
-struct Kept(Arc<Mutex<Newest>>);
+struct MemoryRecords(Arc<Mutex<Newest>>);
 
 #[derive(Debug, Default)]
 struct Newest {
@@ -31,13 +31,13 @@ struct Newest {
     gone: u64,
 }
 
-impl Kept {
+impl MemoryRecords {
     fn lock(&self) -> MutexGuard<'_, Newest> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Record for Kept {
+impl Record for MemoryRecords {
     fn read_on(
         &self,
         bookmark: &mut Bookmark,
@@ -63,7 +63,7 @@ impl MemoryJournal {
 
     /// A journal that keeps at most this many events, the newest ones.
     pub fn new(limit: usize) -> Self {
-        Self { kept: Kept::default(), limit, dropped: 0, last_seq: 0 }
+        Self { kept: MemoryRecords::default(), limit, dropped: 0, last_seq: 0 }
     }
 }
 

@@ -10,7 +10,7 @@ use decurion_protocol::id::is_name;
 use decurion_protocol::{AgentId, CallId, TaskId};
 
 use crate::blob::hash;
-use crate::folder::{Doubt, Folder, How, random_word};
+use crate::folder::{DirHandle, How, SyncDoubt, random_word};
 use crate::layout::{
     CHECKPOINTS, HEADS, PROJECTS, SUBAGENTS, SessionPaths, TASKS, TOOL_RESULTS, agent_meta_name, agent_name,
     task_name,
@@ -24,28 +24,28 @@ const CALL_NAME_LIMIT: usize = 48;
 /// The folder of one session, for everything but its transcripts.
 #[derive(Debug)]
 pub struct SessionFiles {
-    folder: Folder,
+    folder: DirHandle,
     /// Whether what later records rely on is synced before it is used.
     synced: bool,
     /// Whether the name of a folder in it may be lost.
-    doubt: Doubt,
+    doubt: SyncDoubt,
 }
 
 impl SessionFiles {
     /// Opens the folder of a session in the state folder, making it if needed.
     pub fn open(paths: &SessionPaths) -> io::Result<Self> {
-        let project = Folder::root(paths.home(), true)?.sub(PROJECTS, true)?.sub(paths.project(), true)?;
+        let project = DirHandle::root(paths.home(), true)?.sub(PROJECTS, true)?.sub(paths.project(), true)?;
         Ok(Self::of(project.sub(&paths.session().to_string(), true)?))
     }
 
     /// The same in the caller's folder, for a session without a transcript. It should be private: a name in it cannot
     /// be guessed, but any process that may write in it may remove it.
     pub fn in_folder(folder: &Utf8Path) -> io::Result<Self> {
-        Ok(Self::of(Folder::root(folder, true)?))
+        Ok(Self::of(DirHandle::root(folder, true)?))
     }
 
-    fn of(folder: Folder) -> Self {
-        Self { folder, synced: false, doubt: Doubt::default() }
+    fn of(folder: DirHandle) -> Self {
+        Self { folder, synced: false, doubt: SyncDoubt::default() }
     }
 
     /// The same, where heads and checkpoints are to survive a loss of power.

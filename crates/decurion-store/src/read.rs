@@ -15,9 +15,10 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::decode::{
-    Checked, Claimed, Decoded, Decoder, Part, Trailer, bare, check, is_of_file, split_joined, unfinished,
+    Claimed, Decoded, DecodedLine, LineDecoder, LinePart, Trailer, bare, check, is_of_file, split_joined,
+    unfinished,
 };
-use crate::folder::{Folder, How};
+use crate::folder::{DirHandle, How};
 use crate::layout::{PROJECTS, SUBAGENTS, SessionPaths, agent_name, agent_of};
 
 /// A line longer than this is not read.
@@ -161,14 +162,14 @@ pub fn replay(
 }
 
 /// The folder of a session's project.
-pub(crate) fn project_folder(paths: &SessionPaths) -> io::Result<Folder> {
-    Folder::root(paths.home(), false)?.sub(PROJECTS, false)?.sub(paths.project(), false)
+pub(crate) fn project_folder(paths: &SessionPaths) -> io::Result<DirHandle> {
+    DirHandle::root(paths.home(), false)?.sub(PROJECTS, false)?.sub(paths.project(), false)
 }
 
 fn one(
-    folder: &Arc<Folder>,
+    folder: &Arc<DirHandle>,
     name: String,
-    session: Option<&Folder>,
+    session: Option<&DirHandle>,
     options: &ReplayOptions,
     sink: &mut dyn FnMut(Envelope),
 ) -> io::Result<ReplayReport> {
@@ -182,9 +183,9 @@ fn one(
 
 /// All files of a session at once, each of which is in order by itself.
 fn merged(
-    project: &Arc<Folder>,
+    project: &Arc<DirHandle>,
     paths: &SessionPaths,
-    session: Option<&Folder>,
+    session: Option<&DirHandle>,
     options: &ReplayOptions,
     sink: &mut dyn FnMut(Envelope),
 ) -> io::Result<ReplayReport> {
@@ -203,9 +204,9 @@ fn merged(
 /// The files of a session, the root's first, each at its beginning. Those of agents that cannot be opened are left
 /// out and named: one bad file is no reason to refuse the session.
 fn all_files(
-    project: &Arc<Folder>,
+    project: &Arc<DirHandle>,
     paths: &SessionPaths,
-    session: Option<&Folder>,
+    session: Option<&DirHandle>,
     options: &ReplayOptions,
     unreadable: &mut Vec<String>,
 ) -> io::Result<Vec<FileReplay>> {
@@ -243,7 +244,7 @@ pub struct Bookmark {
     pub lost: Option<u64>,
     /// Whether only what is in the session's own file is wanted.
     root_only: bool,
-    files: HashMap<String, Mark>,
+    files: HashMap<String, FilePosition>,
 }
 
 impl Bookmark {
@@ -260,7 +261,7 @@ impl Bookmark {
 
 /// Where reading one file continues.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct FilePosition {
     offset: u64,
     ordinal: u64,
     seq: u64,
@@ -298,7 +299,7 @@ pub(crate) fn read_on(
         sink(envelope)
     })?;
     for file in files {
-        let mark = Mark { coming: file.coming.or(file.beyond), ..file.given };
+        let mark = FilePosition { coming: file.coming.or(file.beyond), ..file.given };
         bookmark.files.insert(file.lines.name, mark);
     }
     Ok(())
@@ -306,7 +307,7 @@ pub(crate) fn read_on(
 
 fn merge(
     files: &mut [FileReplay],
-    session: Option<&Folder>,
+    session: Option<&DirHandle>,
     sink: &mut dyn FnMut(Envelope) -> ControlFlow<()>,
 ) -> io::Result<()> {
     let mut order = BinaryHeap::with_capacity(files.len());
@@ -340,9 +341,9 @@ struct FileReplay {
     head: Option<Envelope>,
     coming: Option<u64>,
     /// Where the record that was given out last ends.
-    given: Mark,
+    given: FilePosition,
     /// A record of which more lines must come.
-    group: Option<Part>,
+    group: Option<LinePart>,
     /// An edited message of which no more lines come, and the record behind it.
     ended: Option<Envelope>,
     behind: Option<Envelope>,
@@ -379,7 +380,7 @@ impl FileReplay {
             beyond: None,
             head: None,
             coming: None,
-            given: Mark {
+            given: FilePosition {
                 offset: 0,
                 ordinal: 0,
                 seq: 0,
@@ -404,14 +405,14 @@ impl FileReplay {
     }
 
     /// Continues where an earlier reader stopped.
-    fn go_to(&mut self, mark: Mark) -> io::Result<()> {
+    fn go_to(&mut self, mark: FilePosition) -> io::Result<()> {
         self.read_from(mark)?;
         (self.given, self.coming) = (mark, mark.coming);
         Ok(())
     }
 
     /// Reads from a place between two records on.
-    fn read_from(&mut self, mark: Mark) -> io::Result<()> {
+    fn read_from(&mut self, mark: FilePosition) -> io::Result<()> {
         self.lines.go_to(mark.offset)?;
         (self.whole_end, self.last_ordinal, self.sealed) = (mark.offset, mark.ordinal, mark.sealed);
         (self.report.last_seq, self.last_date, self.run) = (mark.seq, mark.date, mark.run);
@@ -420,8 +421,8 @@ impl FileReplay {
     }
 
     /// This place in the file, with what is known there.
-    fn here(&self, offset: u64) -> Mark {
-        Mark {
+    fn here(&self, offset: u64) -> FilePosition {
+        FilePosition {
             offset,
             ordinal: self.last_ordinal,
             seq: self.report.last_seq,
@@ -433,7 +434,7 @@ impl FileReplay {
     }
 
     /// The number of the event that is given out next.
-    fn look(&mut self, session: Option<&Folder>) -> io::Result<Option<u64>> {
+    fn look(&mut self, session: Option<&DirHandle>) -> io::Result<Option<u64>> {
         if self.coming.is_none() {
             let can_go_back = self.is_between_records();
             self.head = self.next(session)?;
@@ -451,7 +452,7 @@ impl FileReplay {
     }
 
     /// The event that was looked at.
-    fn take(&mut self, session: Option<&Folder>) -> io::Result<Option<Envelope>> {
+    fn take(&mut self, session: Option<&DirHandle>) -> io::Result<Option<Envelope>> {
         self.coming = None;
         self.head.take().map_or_else(|| self.next(session), |head| Ok(Some(head)))
     }
@@ -469,7 +470,7 @@ impl FileReplay {
         }
     }
 
-    fn next(&mut self, session: Option<&Folder>) -> io::Result<Option<Envelope>> {
+    fn next(&mut self, session: Option<&DirHandle>) -> io::Result<Option<Envelope>> {
         self.mark();
         if let Some(behind) = self.behind.take() {
             return Ok(Some(behind));
@@ -481,7 +482,7 @@ impl FileReplay {
     }
 
     /// The next record, without an edited message that ended with it.
-    fn read_next(&mut self, session: Option<&Folder>) -> io::Result<Option<Envelope>> {
+    fn read_next(&mut self, session: Option<&DirHandle>) -> io::Result<Option<Envelope>> {
         while !self.is_over {
             if let Some(line) = self.joined.pop() {
                 self.is_joined = true;
@@ -511,9 +512,9 @@ impl FileReplay {
             // The buffer leaves its owner while the line is read from it, so that nothing is copied.
             let buffer = std::mem::take(&mut self.lines.buffer);
             let envelope = match span {
-                Span::Whole { start, end } => self.line(&buffer[start..end], session),
-                Span::Torn { start, end } => self.last_line(&buffer[start..end], session),
-                Span::TooLong => self.skip(),
+                LineSpan::Whole { start, end } => self.line(&buffer[start..end], session),
+                LineSpan::Torn { start, end } => self.last_line(&buffer[start..end], session),
+                LineSpan::TooLong => self.skip(),
             };
             self.lines.buffer = buffer;
             if let Some((mark, report)) = before.filter(|_| self.ended.is_some() && self.joined.is_empty()) {
@@ -530,29 +531,29 @@ impl FileReplay {
 
     /// The start of the next line, if it may show that an edited message has ended. It is then read again, so that
     /// there is a position between the two.
-    fn before_line(&self) -> Option<(Mark, ReplayReport)> {
+    fn before_line(&self) -> Option<(FilePosition, ReplayReport)> {
         let is_edited = self.group.as_ref().is_some_and(|group| group.edited);
         is_edited.then(|| (self.here(self.lines.line_start), self.report.clone()))
     }
 
-    fn line(&mut self, line: &[u8], session: Option<&Folder>) -> Option<Envelope> {
+    fn line(&mut self, line: &[u8], session: Option<&DirHandle>) -> Option<Envelope> {
         let is_nulls = line.contains(&0);
         let line = bare(line);
         match check(line) {
             // A line was here once.
-            Checked::Empty if is_nulls => self.skip(),
-            Checked::Empty => {
+            DecodedLine::Empty if is_nulls => self.skip(),
+            DecodedLine::Empty => {
                 self.unfinished = None;
                 None
             }
-            Checked::Ours(trailer) => self.ours(line, trailer, session),
-            Checked::Edited(claimed) => self.edited(line, claimed, session),
-            Checked::Foreign(value) => {
+            DecodedLine::Ours(trailer) => self.ours(line, trailer, session),
+            DecodedLine::Edited(claimed) => self.edited(line, claimed, session),
+            DecodedLine::Foreign(value) => {
                 self.whole();
                 self.report.foreign += 1;
                 Some(self.unknown(value))
             }
-            Checked::Bad => {
+            DecodedLine::Bad => {
                 let parts = split_joined(line);
                 if parts.is_empty() {
                     return self.skip();
@@ -564,7 +565,7 @@ impl FileReplay {
     }
 
     /// The last line where it has no end: it lost only that, or it is unfinished.
-    fn last_line(&mut self, line: &[u8], session: Option<&Folder>) -> Option<Envelope> {
+    fn last_line(&mut self, line: &[u8], session: Option<&DirHandle>) -> Option<Envelope> {
         let torn = unfinished(line);
         let (whole, _) = line.split_at(line.len() - torn);
         if whole.is_empty() {
@@ -577,7 +578,7 @@ impl FileReplay {
 
     /// A line that was changed. Its place in the file tells where it belongs where its own numbers cannot be right; what
     /// follows an edit is never taken for a repetition of it.
-    fn edited(&mut self, line: &[u8], claimed: Claimed, session: Option<&Folder>) -> Option<Envelope> {
+    fn edited(&mut self, line: &[u8], claimed: Claimed, session: Option<&DirHandle>) -> Option<Envelope> {
         let last = self.report.last_seq;
         let least = if self.group.is_some() { last } else { last.saturating_add(1) };
         let seq = claimed.seq_after(last, least);
@@ -588,7 +589,7 @@ impl FileReplay {
         self.decode(line, trailer, true, session)
     }
 
-    fn ours(&mut self, line: &[u8], trailer: Trailer, session: Option<&Folder>) -> Option<Envelope> {
+    fn ours(&mut self, line: &[u8], trailer: Trailer, session: Option<&DirHandle>) -> Option<Envelope> {
         if self.until.is_some_and(|until| trailer.seq > until) {
             (self.is_over, self.beyond) = (true, Some(trailer.seq));
             return None;
@@ -610,7 +611,7 @@ impl FileReplay {
         line: &[u8],
         trailer: Trailer,
         edited: bool,
-        session: Option<&Folder>,
+        session: Option<&DirHandle>,
     ) -> Option<Envelope> {
         self.report.last_seq = self.report.last_seq.max(trailer.seq);
         if let Some(run) = trailer.run
@@ -622,7 +623,7 @@ impl FileReplay {
             self.whole();
             return None;
         }
-        let mut decoder = Decoder {
+        let mut decoder = LineDecoder {
             structured: self.structured,
             session,
             missing_blobs: &mut self.report.missing_blobs,
@@ -642,7 +643,7 @@ impl FileReplay {
         let needs = decoder.needs.filter(|needs| !edited || *needs > RECORD_LEVEL && decoded.is_unknown());
         self.report.needs = self.report.needs.max(needs);
         if edited
-            && let (Decoded::Whole(envelope) | Decoded::Part(Part { envelope, .. }), Some(agent)) =
+            && let (Decoded::Whole(envelope) | Decoded::Part(LinePart { envelope, .. }), Some(agent)) =
                 (&mut decoded, &self.agent)
         {
             envelope.agent = Some(agent.clone());
@@ -664,16 +665,16 @@ impl FileReplay {
     }
 
     /// An edited line of several, with the place that it has by those before it.
-    fn placed(&self, part: Part) -> Part {
+    fn placed(&self, part: LinePart) -> LinePart {
         let (index, count) = match &self.group {
             Some(group) if part.index > 0 && group.index + 1 < group.count => (group.index + 1, group.count),
             Some(_) => (part.index, part.count),
             None => (0, part.count),
         };
-        Part { index, count, edited: true, ..part }
+        LinePart { index, count, edited: true, ..part }
     }
 
-    fn part(&mut self, part: Part) -> Option<Envelope> {
+    fn part(&mut self, part: LinePart) -> Option<Envelope> {
         let ends = part.is_whole();
         if part.index == 0 {
             self.drop_group();
@@ -761,7 +762,7 @@ impl FileReplay {
 }
 
 /// Where a line is in the reader's buffer.
-pub(crate) enum Span {
+pub(crate) enum LineSpan {
     /// A line and its end.
     Whole { start: usize, end: usize },
     /// The last line, which has no end.
@@ -772,7 +773,7 @@ pub(crate) enum Span {
 
 /// A file line by line, through a buffer that grows only as far as the longest line.
 pub(crate) struct LineReader {
-    folder: Arc<Folder>,
+    folder: Arc<DirHandle>,
     name: String,
     file: Option<File>,
     keep_open: bool,
@@ -790,12 +791,12 @@ pub(crate) struct LineReader {
 
 impl LineReader {
     /// A file that is read from its beginning to its end, and nothing else with it.
-    pub(crate) fn alone(folder: &Arc<Folder>, name: String) -> io::Result<Self> {
+    pub(crate) fn alone(folder: &Arc<DirHandle>, name: String) -> io::Result<Self> {
         Self::open(folder, name, CHUNK, true)
     }
 
     pub(crate) fn open(
-        folder: &Arc<Folder>,
+        folder: &Arc<DirHandle>,
         name: String,
         chunk: usize,
         keep_open: bool,
@@ -827,7 +828,7 @@ impl LineReader {
     }
 
     /// The next line, none at the end of the file.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Span>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<LineSpan>> {
         let mut searched = self.start;
         self.line_start = self.consumed;
         loop {
@@ -835,7 +836,7 @@ impl LineReader {
                 let (start, end) = (self.start, searched + at);
                 self.start = end + 1;
                 self.consumed += (self.start - start) as u64;
-                return Ok(Some(Span::Whole { start, end }));
+                return Ok(Some(LineSpan::Whole { start, end }));
             }
             if self.filled - self.start > LONGEST_LINE {
                 return self.pass_over().map(Some);
@@ -846,23 +847,23 @@ impl LineReader {
                 let (start, end) = (self.start, self.filled);
                 self.start = end;
                 self.consumed += (end - start) as u64;
-                return Ok((end > start).then_some(Span::Torn { start, end }));
+                return Ok((end > start).then_some(LineSpan::Torn { start, end }));
             }
         }
     }
 
     /// Drops the rest of a line that is too long.
-    fn pass_over(&mut self) -> io::Result<Span> {
+    fn pass_over(&mut self) -> io::Result<LineSpan> {
         loop {
             self.consumed += (self.filled - self.start) as u64;
             (self.start, self.filled) = (0, 0);
             if self.fill()? == 0 {
-                return Ok(Span::TooLong);
+                return Ok(LineSpan::TooLong);
             }
             if let Some(at) = memchr::memchr(b'\n', &self.buffer[..self.filled]) {
                 self.start = at + 1;
                 self.consumed += self.start as u64;
-                return Ok(Span::TooLong);
+                return Ok(LineSpan::TooLong);
             }
         }
     }

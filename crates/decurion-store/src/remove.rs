@@ -6,7 +6,7 @@ use std::io;
 use jiff::Timestamp;
 use rustix::fs::FileType;
 
-use crate::folder::Folder;
+use crate::folder::DirHandle;
 use crate::layout::LOCK;
 use crate::lock::{Lock, LockError};
 use crate::read::project_folder;
@@ -37,7 +37,7 @@ pub(crate) fn session(paths: &SessionPaths) -> Result<(), OpenError> {
 }
 
 /// Removes everything in a folder but these names. No link is followed.
-fn clear(folder: &Folder, but: &[&str]) -> io::Result<()> {
+fn clear(folder: &DirHandle, but: &[&str]) -> io::Result<()> {
     for name in folder.names()?.iter().filter(|name| !but.contains(&name.as_str())) {
         if FileType::from_raw_mode(folder.stat(name)?.st_mode) == FileType::Directory {
             clear(&folder.sub(name, false)?, &[])?;

@@ -8,15 +8,15 @@ use std::os::unix::fs::FileExt;
 
 use serde::Deserialize;
 
-use crate::decode::{Checked, Claimed, bare, check, split_joined, unfinished};
-use crate::folder::{Folder, How};
+use crate::decode::{Claimed, DecodedLine, bare, check, split_joined, unfinished};
+use crate::folder::{DirHandle, How};
 use crate::read::LONGEST_LINE;
 
 /// How much is looked at in one step backwards.
 const CHUNK: usize = 64 << 10;
 /// What the end of a file says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tail {
+pub(crate) struct FileTail {
     /// Where the unfinished record begins that may be cut; the end of the file if there is none.
     pub(crate) length: u64,
     /// The count of the file's last line.
@@ -31,7 +31,7 @@ pub(crate) struct Tail {
 
 /// Looks at the end of a file, from the back, only as far as needed. Only the last record may be unfinished: lines that
 /// are wrong and have an end stay where they are.
-pub(crate) fn find(file: &File) -> io::Result<Tail> {
+pub(crate) fn find(file: &File) -> io::Result<FileTail> {
     let total = file.metadata()?.len();
     let mut line = Vec::new();
     let lines_end = newline_before(file, total)?.map_or(0, |at| at + 1);
@@ -44,7 +44,7 @@ pub(crate) fn find(file: &File) -> io::Result<Tail> {
         length = end;
         is_open = end > lines_end;
     }
-    let mut tail = Tail { length, torn: total - length, is_open, ..Tail::default() };
+    let mut tail = FileTail { length, torn: total - length, is_open, ..FileTail::default() };
     if length == lines_end {
         tail.length = before_parts(file, lines_end, &mut line)?;
         tail.torn = total - tail.length;
@@ -59,7 +59,7 @@ fn whole_beginning(file: &File, start: u64, end: u64, line: &mut Vec<u8>) -> io:
     if !read(file, start, end, line)? {
         return Ok(end - start);
     }
-    let is_part = matches!(check(bare(line)), Checked::Ours(_)) && is_unfinished(bare(line));
+    let is_part = matches!(check(bare(line)), DecodedLine::Ours(_)) && is_unfinished(bare(line));
     let torn = if is_part { line.len() } else { unfinished(line) };
     Ok((line.len() - torn) as u64)
 }
@@ -69,7 +69,7 @@ fn before_parts(file: &File, mut end: u64, line: &mut Vec<u8>) -> io::Result<u64
     while end > 0 {
         let start = newline_before(file, end - 1)?.map_or(0, |at| at + 1);
         let is_part = read(file, start, end - 1, line)?
-            && matches!(check(bare(line)), Checked::Ours(_))
+            && matches!(check(bare(line)), DecodedLine::Ours(_))
             && is_unfinished(bare(line));
         if !is_part {
             break;
@@ -81,7 +81,7 @@ fn before_parts(file: &File, mut end: u64, line: &mut Vec<u8>) -> io::Result<u64
 
 /// Finds the numbers of the last line. Those of an edited line may be wrong, so that lines are counted from the last
 /// one that is unharmed.
-fn number(file: &File, tail: &mut Tail, line: &mut Vec<u8>) -> io::Result<()> {
+fn number(file: &File, tail: &mut FileTail, line: &mut Vec<u8>) -> io::Result<()> {
     let mut end = tail.length;
     // What the lines after the last unharmed one say of themselves, the last one first.
     let mut since = Vec::new();
@@ -94,14 +94,14 @@ fn number(file: &File, tail: &mut Tail, line: &mut Vec<u8>) -> io::Result<()> {
             }
             for part in parts.into_iter().rev() {
                 match check(bare(part)) {
-                    Checked::Ours(trailer) => {
+                    DecodedLine::Ours(trailer) => {
                         count_from((trailer.ordinal, trailer.seq), &since, tail);
                         return Ok(());
                     }
-                    Checked::Edited(claimed) => since.push(claimed),
-                    Checked::Bad => since.push(Claimed::default()),
-                    Checked::Empty if part.contains(&0) => since.push(Claimed::default()),
-                    Checked::Foreign(_) | Checked::Empty => {}
+                    DecodedLine::Edited(claimed) => since.push(claimed),
+                    DecodedLine::Bad => since.push(Claimed::default()),
+                    DecodedLine::Empty if part.contains(&0) => since.push(Claimed::default()),
+                    DecodedLine::Foreign(_) | DecodedLine::Empty => {}
                 }
             }
         }
@@ -112,7 +112,7 @@ fn number(file: &File, tail: &mut Tail, line: &mut Vec<u8>) -> io::Result<()> {
 }
 
 /// Numbers the lines after one with this count and `seq` as a reader of the file does.
-fn count_from((ordinal, seq): (u64, u64), since: &[Claimed], tail: &mut Tail) {
+fn count_from((ordinal, seq): (u64, u64), since: &[Claimed], tail: &mut FileTail) {
     tail.ordinal = ordinal.saturating_add(since.len() as u64);
     let next = |seq: u64, claimed: &Claimed| claimed.seq_after(seq, seq.saturating_add(1));
     tail.seq = since.iter().rev().fold(seq, next);
@@ -120,7 +120,7 @@ fn count_from((ordinal, seq): (u64, u64), since: &[Claimed], tail: &mut Tail) {
 
 /// Moves an unfinished record to `<name>.torn` and cuts the file; gives whether that was done. If the side file cannot
 /// take all of it, it stays and gets a line end, so that later lines are separate.
-pub(crate) fn cut(folder: &Folder, name: &str, file: &File, tail: &mut Tail) -> io::Result<bool> {
+pub(crate) fn cut(folder: &DirHandle, name: &str, file: &File, tail: &mut FileTail) -> io::Result<bool> {
     if tail.torn == 0 {
         return Ok(false);
     }
@@ -134,7 +134,7 @@ pub(crate) fn cut(folder: &Folder, name: &str, file: &File, tail: &mut Tail) -> 
     Ok(true)
 }
 
-fn keep(folder: &Folder, name: &str, file: &File, tail: &Tail) -> io::Result<()> {
+fn keep(folder: &DirHandle, name: &str, file: &File, tail: &FileTail) -> io::Result<()> {
     let base = name.strip_suffix(".jsonl").unwrap_or(name);
     let mut side = folder.file(&format!("{base}.torn"), How::Append)?;
     let mut buffer = vec![0; CHUNK];

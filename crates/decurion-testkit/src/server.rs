@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use decurion_model::Dialect;
-use decurion_model::script::{Ids, NoMatch, Plan, Script, ScriptError, Seen, WireStep, render};
+use decurion_model::script::{AnswerPlan, Ids, NoMatch, RequestView, Script, ScriptError, WireStep, render};
 use http_body_util::{BodyExt as _, Either, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -431,11 +431,11 @@ async fn respond(request: Request<Incoming>, shared: &Shared, reset: Arc<Notify>
 
 /// What to answer: the plan and the ids of the reply, and whether it is the first of an agent below the root;
 /// or why not.
-fn answer(asked: &Asked, dialect: Dialect, shared: &Shared) -> Result<(Plan, Ids, bool), Answered> {
+fn answer(asked: &Asked, dialect: Dialect, shared: &Shared) -> Result<(AnswerPlan, Ids, bool), Answered> {
     if shared.settings.validate {
         check(asked, dialect, shared).map_err(Answered::Refused)?;
     }
-    let is_opening = |seen: &Seen| seen.turn == 1 && seen.path.contains('/');
+    let is_opening = |seen: &RequestView| seen.turn == 1 && seen.path.contains('/');
     match &shared.settings.answers {
         Answers::Rounds(rounds) => {
             let seen = Rounds::seen(asked.agent(), &asked.body);
@@ -456,9 +456,9 @@ fn no_match(hole: &NoMatch) -> String {
     format!("script: {hole}")
 }
 
-fn see(asked: &Asked, script: &Script, shared: &Shared) -> Result<Seen, serde_json::Error> {
+fn see(asked: &Asked, script: &Script, shared: &Shared) -> Result<RequestView, serde_json::Error> {
     let kind = header(&asked.headers, "x-decurion-agent-type").unwrap_or("main");
-    let mut seen = Seen::from_body(kind, asked.agent(), &asked.body)?;
+    let mut seen = RequestView::from_body(kind, asked.agent(), &asked.body)?;
     seen.elapsed = shared.started.elapsed();
     if script.counts_tries() {
         let mut state = shared.lock();

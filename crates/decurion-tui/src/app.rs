@@ -29,29 +29,29 @@ use decurion_protocol::{
 };
 use jiff::Timestamp;
 
-pub use effects::{Caption, Effect, Farewell, Input, Next};
+pub use effects::{AppInput, Caption, Effect, Farewell, NextSession};
 pub use plain::Wants;
 
 use crate::commands::Topic;
 use crate::composer::Composer;
 use crate::composer::vim::Vim;
-use crate::conversation::{Conversation, Greeting, Item, typed_text};
+use crate::conversation::{Conversation, ConversationItem, Greeting, typed_text};
 use crate::history::History;
 use crate::keymap::{Action, Keymap};
-use crate::list::List;
-use crate::page::{Page, Turned};
-use crate::port::{Errand, Fruit, Purpose};
-use crate::report::Finished;
+use crate::list::ChoiceList;
+use crate::page::{FullPage, Turned};
+use crate::port::{FrontEndJob, JobPurpose, JobResult};
+use crate::report::FinishedTask;
 use crate::text::one_line;
 use crate::theme::Theme;
 use crate::topics;
-use crate::view::item::Fold;
-use crate::view::status::{Known, Own};
+use crate::view::item::ItemFolding;
+use crate::view::status::{OwnStatusLine, StatusFacts};
 use crate::view::working::SPINNER_PACE;
 
 use completion::Completing;
-use open::Open;
-use question::Asked;
+use open::Overlay;
+use question::AnswerDraft;
 
 /// How often times that are counted change.
 const SECOND: Duration = Duration::from_secs(1);
@@ -68,9 +68,9 @@ pub struct App {
     /// The session as it stands.
     pub view: SessionView,
     /// What the status line knows besides.
-    pub known: Known,
+    pub known: StatusFacts,
     /// What the session can be asked for besides: names of commands and agents.
-    pub library: Library,
+    pub library: NameLibrary,
     caption: Option<Caption>,
     /// How many tokens the live line says were written, and since when it says so.
     written: Cell<(u64, Option<Timestamp>)>,
@@ -79,10 +79,10 @@ pub struct App {
     columns: usize,
     rows: usize,
     /// How what is finished is shown.
-    fold: Fold,
+    fold: ItemFolding,
     conversation: Conversation,
     /// What is finished, for when all is drawn again.
-    items: Vec<Item>,
+    items: Vec<ConversationItem>,
     /// How many are not kept any more.
     dropped: usize,
     /// How many of those that are kept are drawn.
@@ -99,14 +99,14 @@ pub struct App {
     vim: Option<Vim>,
     completing: Completing,
     history: History,
-    open: Open,
-    page: Option<Page>,
-    asked: Option<Asked>,
+    open: Overlay,
+    page: Option<FullPage>,
+    asked: Option<AnswerDraft>,
     /// Questions whose answers the session has not taken yet.
-    answered: Vec<Asked>,
+    answered: Vec<AnswerDraft>,
     requests: u64,
     /// The commands that wait for a reply.
-    waited: Vec<(u64, Waits)>,
+    waited: Vec<(u64, AwaitedReply)>,
     /// The mode that was asked for last and is not in force yet.
     wanted: Option<Mode>,
     /// Whether the program ends as soon as no agent works.
@@ -121,7 +121,7 @@ pub struct App {
     turn_began: Option<Timestamp>,
     /// The theme in force while another is tried.
     theme_before: Option<Theme>,
-    status: Status,
+    status: StatusLineRun,
 }
 
 /// What the screen knows about the person at the keyboard.
@@ -137,7 +137,7 @@ struct Typist {
 
 /// What a person can name.
 #[derive(Clone, Debug, Default)]
-pub struct Library {
+pub struct NameLibrary {
     /// Skills and commands: the name without its slash, and its description.
     pub skills: Vec<(String, String)>,
     /// Kinds of agents, and their descriptions.
@@ -170,7 +170,7 @@ enum Pressed {
 
 /// What a reply is waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Waits {
+enum AwaitedReply {
     /// To tell if it is refused.
     Refusal(&'static str),
     /// To say that this rule holds for the session, and how to keep it.
@@ -203,7 +203,7 @@ enum Waits {
 
 /// A status line of a person's own.
 #[derive(Clone, Debug, Default)]
-struct Status {
+struct StatusLineRun {
     /// Whether a run of it is under way.
     asked: bool,
     /// Whether something has changed since.
@@ -215,14 +215,14 @@ impl App {
     pub fn new(theme: Theme, keymap: Keymap, history: History, size: (u16, u16)) -> Self {
         Self {
             view: SessionView::default(),
-            known: Known::default(),
-            library: Library::default(),
+            known: StatusFacts::default(),
+            library: NameLibrary::default(),
             caption: None,
             theme,
             keymap,
             columns: usize::from(size.0),
             rows: usize::from(size.1),
-            fold: Fold::Folded,
+            fold: ItemFolding::Folded,
             conversation: Conversation::of(None),
             items: Vec::new(),
             dropped: 0,
@@ -236,7 +236,7 @@ impl App {
             vim: None,
             completing: Completing::default(),
             history,
-            open: Open::Nothing,
+            open: Overlay::Nothing,
             page: None,
             asked: None,
             answered: Vec::new(),
@@ -249,7 +249,7 @@ impl App {
             typist: Typist::default(),
             turn_began: None,
             theme_before: None,
-            status: Status::default(),
+            status: StatusLineRun::default(),
         }
     }
 
@@ -260,12 +260,12 @@ impl App {
 
     /// Shows where the person is, before anything else.
     pub fn greet(&mut self, greeting: Greeting) {
-        self.items.push(Item::Greeting(Box::new(greeting)));
+        self.items.push(ConversationItem::Greeting(Box::new(greeting)));
     }
 
     /// Says something to the person at the terminal, in its place in the conversation.
     pub fn say(&mut self, level: &str, text: impl Into<String>) {
-        self.items.push(Item::Notice { level: level.to_owned(), text: text.into() });
+        self.items.push(ConversationItem::Notice { level: level.to_owned(), text: text.into() });
     }
 
     /// The person leaves: a partial answer stays above.
@@ -330,7 +330,7 @@ impl App {
         let writes = self.asked.as_ref().is_some_and(|asked| asked.note.is_some());
         !writes
             && (self.answers()
-                || !matches!(self.open, Open::Nothing | Open::Search(..))
+                || !matches!(self.open, Overlay::Nothing | Overlay::Search(..))
                 || self.page.is_some())
     }
 
@@ -354,27 +354,29 @@ impl App {
     }
 
     /// Takes what came in.
-    pub fn update(&mut self, input: Input) -> Vec<Effect> {
+    pub fn update(&mut self, input: AppInput) -> Vec<Effect> {
         let effects = self.take_in(input);
         self.heed_writing();
         effects
     }
 
-    fn take_in(&mut self, input: Input) -> Vec<Effect> {
+    fn take_in(&mut self, input: AppInput) -> Vec<Effect> {
         match input {
-            Input::Key(key) => {
+            AppInput::Key(key) => {
                 crate::fault_point::pass("key");
                 self.key(&key)
             }
-            Input::Paste(text) => {
+            AppInput::Paste(text) => {
                 crate::fault_point::pass("paste");
                 // What is typed takes a first press of the key that leaves back, and so does this.
                 if self.leave_pressed.take().is_some() {
                     self.known.hint = None;
                 }
                 // What is pasted goes to the prompt, which has the keys then.
-                if matches!(&self.open, Open::Tasks(tasks) if tasks.budget.is_none()) && self.page.is_none() {
-                    self.open = Open::Nothing;
+                if matches!(&self.open, Overlay::Tasks(tasks) if tasks.budget.is_none())
+                    && self.page.is_none()
+                {
+                    self.open = Overlay::Nothing;
                 }
                 let images = dropped_images(&text).filter(|_| self.writes_prompt());
                 let text = images
@@ -382,7 +384,7 @@ impl App {
                 self.writing().paste_text(&text);
                 self.propose()
             }
-            Input::Edited(text) => {
+            AppInput::Edited(text) => {
                 let meanwhile = self.composer.take();
                 self.composer.set(text.trim_end_matches('\n'));
                 if !meanwhile.is_empty() {
@@ -390,10 +392,10 @@ impl App {
                 }
                 Vec::new()
             }
-            Input::Event(envelope) => self.event(&envelope),
-            Input::Done(purpose, fruit) => self.done(purpose, fruit),
-            Input::Interrupt => self.interrupt(),
-            Input::Caption(caption) => {
+            AppInput::Event(envelope) => self.event(&envelope),
+            AppInput::Done(purpose, fruit) => self.done(purpose, fruit),
+            AppInput::Interrupt => self.interrupt(),
+            AppInput::Caption(caption) => {
                 self.caption = Some(caption);
                 Vec::new()
             }
@@ -454,10 +456,11 @@ impl App {
             return;
         }
         let ended = meta.delivers.iter().filter_map(|delivery| match delivery {
-            Delivery::Ending(ending) => self.view.task(&ending.task).and_then(Finished::of),
+            Delivery::Ending(ending) => self.view.task(&ending.task).and_then(FinishedTask::of),
             _ => None,
         });
-        let ended: Vec<Item> = ended.map(|finished| Item::Finished(Box::new(finished))).collect();
+        let ended: Vec<ConversationItem> =
+            ended.map(|finished| ConversationItem::Finished(Box::new(finished))).collect();
         self.items.extend(ended);
     }
 
@@ -539,14 +542,15 @@ impl App {
             return Vec::new();
         }
         self.asked_to_leave = true;
-        vec![self.ask_for(Waits::Leaving, Command::Tasks)]
+        vec![self.ask_for(AwaitedReply::Leaving, Command::Tasks)]
     }
 
     fn prompted(&mut self, message: &Message, line: Option<LineId>, before: Option<LineId>) {
         let text = typed_text(message);
         let is_ours = self.sent.iter().any(|(sent, _)| Some(*sent) == line);
         // A terminal that echoes has shown it, and a screen reader has said it, when it was typed.
-        if self.typist.echoes && is_ours && self.items.last() == Some(&Item::Prompt(text.clone())) {
+        if self.typist.echoes && is_ours && self.items.last() == Some(&ConversationItem::Prompt(text.clone()))
+        {
             self.items.pop();
         }
         self.sent.retain(|(sent, _)| Some(*sent) != line);
@@ -578,45 +582,49 @@ impl App {
         let Some(at) = self.waited.iter().position(|(id, _)| *id == request.0) else { return Vec::new() };
         let (_, waits) = self.waited.remove(at);
         match (waits, reply) {
-            (Waits::Refusal(what), Reply::Refused { reason }) => {
+            (AwaitedReply::Refusal(what), Reply::Refused { reason }) => {
                 self.say("warning", format!("{what}: {reason}"));
             }
-            (Waits::Rule(..), Reply::Refused { reason }) => {
+            (AwaitedReply::Rule(..), Reply::Refused { reason }) => {
                 self.say("warning", format!("permissions: {reason}"));
             }
-            (Waits::Rule(list, rule), Reply::Done { .. }) => {
+            (AwaitedReply::Rule(list, rule), Reply::Done { .. }) => {
                 let words = format!(
                     "Added for this session: {list} {rule}. To keep it, add it to \"permissions\": {{\"{list}\": […]}} in \
                      ~/.decurion/settings.json."
                 );
                 self.say("info", words);
             }
-            (Waits::Refusal("model"), Reply::Done { value }) => self.uses_model(value),
-            (Waits::Refusal(_) | Waits::Answer(_), Reply::Done { value }) => self.not_done(value),
-            (Waits::Status, Reply::Done { value }) => {
+            (AwaitedReply::Refusal("model"), Reply::Done { value }) => self.uses_model(value),
+            (AwaitedReply::Refusal(_) | AwaitedReply::Answer(_), Reply::Done { value }) => {
+                self.not_done(value)
+            }
+            (AwaitedReply::Status, Reply::Done { value }) => {
                 self.show_status(
                     &serde_json::from_value::<Vec<McpDetail>>(value.clone()).unwrap_or_default(),
                 );
             }
-            (Waits::Status, Reply::Refused { .. }) => self.show_status(&[]),
-            (Waits::Changes, Reply::Done { value }) => {
+            (AwaitedReply::Status, Reply::Refused { .. }) => self.show_status(&[]),
+            (AwaitedReply::Changes, Reply::Done { value }) => {
                 self.show_changes(
                     serde_json::from_value::<WorkingChanges>(value.clone()).unwrap_or_default(),
                 );
             }
-            (Waits::Changes, Reply::Refused { reason }) => {
+            (AwaitedReply::Changes, Reply::Refused { reason }) => {
                 self.known.hint = None;
                 self.say("warning", format!("/diff: {reason}"));
             }
-            (Waits::Answer(question), Reply::Refused { reason }) => {
+            (AwaitedReply::Answer(question), Reply::Refused { reason }) => {
                 self.say("warning", format!("answer: {reason}"));
                 self.answer_again(question);
             }
-            (Waits::List(topic), Reply::Done { value }) => match topics::of_inspected(topic, value.clone()) {
-                Ok(list) => self.open_list(topic, list),
-                Err(error) => self.say("error", error),
-            },
-            (Waits::Unqueued, Reply::Done { value }) => {
+            (AwaitedReply::List(topic), Reply::Done { value }) => {
+                match topics::of_inspected(topic, value.clone()) {
+                    Ok(list) => self.open_list(topic, list),
+                    Err(error) => self.say("error", error),
+                }
+            }
+            (AwaitedReply::Unqueued, Reply::Done { value }) => {
                 let gone =
                     serde_json::from_value::<Vec<LineId>>(value["cancelled"].clone()).unwrap_or_default();
                 // Each is put before what is there already.
@@ -624,43 +632,47 @@ impl App {
                     self.write_again(line);
                 }
             }
-            (Waits::Prompt(_), Reply::Done { .. }) => {}
-            (Waits::Told(agent, text), Reply::Done { .. }) => self.was_told(&agent, &text),
-            (Waits::Told(agent, text), Reply::Refused { reason }) => {
+            (AwaitedReply::Prompt(_), Reply::Done { .. }) => {}
+            (AwaitedReply::Told(agent, text), Reply::Done { .. }) => self.was_told(&agent, &text),
+            (AwaitedReply::Told(agent, text), Reply::Refused { reason }) => {
                 self.say("warning", reason.clone());
                 self.tell_again(&agent, &text);
             }
-            (Waits::Mode(mode), reply) => {
+            (AwaitedReply::Mode(mode), reply) => {
                 self.wanted.take_if(|wanted| *wanted == mode);
                 if let Reply::Refused { reason } = reply {
                     self.say("warning", format!("mode: {reason}"));
                 }
             }
-            (Waits::Leaving, _) => {
+            (AwaitedReply::Leaving, _) => {
                 if self.leaving && self.is_done() {
                     return vec![Effect::Leave(Farewell::Close)];
                 }
                 self.asked_to_leave = false;
             }
-            (Waits::Prompt(line), Reply::Refused { reason }) => {
+            (AwaitedReply::Prompt(line), Reply::Refused { reason }) => {
                 self.write_again(line);
                 self.say("warning", reason.clone());
             }
-            (Waits::Rewound(then), Reply::Done { value }) => return self.rewound(then, value),
-            (Waits::Output, Reply::Done { value }) => {
+            (AwaitedReply::Rewound(then), Reply::Done { value }) => return self.rewound(then, value),
+            (AwaitedReply::Output, Reply::Done { value }) => {
                 let end: TaskOutputEnd = serde_json::from_value(value.clone()).unwrap_or_default();
                 // Its page may be closed by now.
                 let Some(page) = self.page.take_if(|page| page.is_awaited()) else { return Vec::new() };
                 let title = page.title;
                 let text = if end.text.is_empty() { "no output".to_owned() } else { end.text };
-                self.page = Some(Page::text(format!("{title} · {} bytes", end.bytes), text));
+                self.page = Some(FullPage::text(format!("{title} · {} bytes", end.bytes), text));
             }
-            (Waits::Budget, Reply::Done { value }) => {
+            (AwaitedReply::Budget, Reply::Done { value }) => {
                 let limits = serde_json::from_value::<Limits>(value.clone()).unwrap_or_default();
                 self.known.hint = Some(format!("Budget: {}", crate::budget::words(&limits)));
             }
             (
-                Waits::Budget | Waits::Output | Waits::List(_) | Waits::Unqueued | Waits::Rewound(_),
+                AwaitedReply::Budget
+                | AwaitedReply::Output
+                | AwaitedReply::List(_)
+                | AwaitedReply::Unqueued
+                | AwaitedReply::Rewound(_),
                 Reply::Refused { reason },
             ) => {
                 self.say("warning", reason.clone());
@@ -671,7 +683,7 @@ impl App {
 
     /// Tells an agent something.
     fn tell(&mut self, agent: AgentId, text: String) -> Effect {
-        self.ask_for(Waits::Told(agent.clone(), text.clone()), Command::Tell { agent, text })
+        self.ask_for(AwaitedReply::Told(agent.clone(), text.clone()), Command::Tell { agent, text })
     }
 
     /// Says that an agent gets a message at its next step.
@@ -692,7 +704,8 @@ impl App {
     /// No agent works and no prompt waits: a prompt that was sent and never started, because of a hook or a typing
     /// mistake, is given back.
     fn take_back_unbegun(&mut self) {
-        let is_taken = |line: LineId| !self.waited.iter().any(|(_, waits)| *waits == Waits::Prompt(line));
+        let is_taken =
+            |line: LineId| !self.waited.iter().any(|(_, waits)| *waits == AwaitedReply::Prompt(line));
         let unbegun: Vec<LineId> =
             self.sent.iter().map(|(line, _)| *line).filter(|line| is_taken(*line)).collect();
         for line in unbegun.into_iter().rev() {
@@ -724,29 +737,29 @@ impl App {
 
     /// A command for the session; a refusal is shown.
     fn ask(&mut self, what: &'static str, command: Command) -> Effect {
-        self.ask_for(Waits::Refusal(what), command)
+        self.ask_for(AwaitedReply::Refusal(what), command)
     }
 
-    fn ask_for(&mut self, waits: Waits, command: Command) -> Effect {
+    fn ask_for(&mut self, waits: AwaitedReply, command: Command) -> Effect {
         self.requests += 1;
         self.waited.push((self.requests, waits));
         Effect::Send(Request { id: RequestId(self.requests), command })
     }
 
     /// The result of a job.
-    fn done(&mut self, purpose: Purpose, fruit: Result<Fruit, String>) -> Vec<Effect> {
-        if purpose == Purpose::Status {
+    fn done(&mut self, purpose: JobPurpose, fruit: Result<JobResult, String>) -> Vec<Effect> {
+        if purpose == JobPurpose::Status {
             return self.status_came(fruit);
         }
         let fruit = match fruit {
             Ok(fruit) => fruit,
             Err(reason) => {
                 // Without a past, what it does from here on is shown.
-                if let Purpose::Past(agent) = &purpose {
+                if let JobPurpose::Past(agent) = &purpose {
                     self.past_came(agent.as_ref(), &[]);
                 }
                 // A row without a preview is a row.
-                if let Purpose::Preview(row) = &purpose {
+                if let JobPurpose::Preview(row) = &purpose {
                     self.preview_came(row, "");
                     return Vec::new();
                 }
@@ -755,7 +768,7 @@ impl App {
             }
         };
         match (purpose, fruit) {
-            (Purpose::List(topic), Fruit::Text(printed)) => match topics::of_lines(topic, &printed) {
+            (JobPurpose::List(topic), JobResult::Text(printed)) => match topics::of_lines(topic, &printed) {
                 Ok(mut list) => {
                     let here = self.view.info.as_ref().map(|info| info.session.to_string());
                     list.rows.retain(|row| Some(&row.id) != here.as_ref());
@@ -764,21 +777,21 @@ impl App {
                 }
                 Err(error) => self.say("error", error),
             },
-            (Purpose::Page(title), Fruit::Text(text)) if self.may_open() => {
-                self.page = Some(Page::text(title, text));
+            (JobPurpose::Page(title), JobResult::Text(text)) if self.may_open() => {
+                self.page = Some(FullPage::text(title, text));
             }
-            (Purpose::Page(_), Fruit::Text(_)) => self.known.hint = Some(READY.to_owned()),
-            (Purpose::Consent(words), Fruit::Text(text)) => self.consent_came(words, &text),
-            (Purpose::Say, Fruit::Text(text)) => {
+            (JobPurpose::Page(_), JobResult::Text(_)) => self.known.hint = Some(READY.to_owned()),
+            (JobPurpose::Consent(words), JobResult::Text(text)) => self.consent_came(words, &text),
+            (JobPurpose::Say, JobResult::Text(text)) => {
                 let text = text.trim_end();
                 self.say("info", if text.is_empty() { "done" } else { text });
             }
-            (Purpose::Paths, Fruit::Paths(paths)) => return self.paths_came(paths),
-            (Purpose::AddDirectory, Fruit::File(path)) => return self.directory_found(path),
-            (Purpose::Preview(row), Fruit::Text(text)) => self.preview_came(&row, &text),
-            (Purpose::Edit, Fruit::File(path)) => return vec![Effect::EditFile(path)],
-            (Purpose::Latest, Fruit::Text(printed)) => return self.latest(&printed),
-            (Purpose::Past(agent), Fruit::Past(past)) => {
+            (JobPurpose::Paths, JobResult::Paths(paths)) => return self.paths_came(paths),
+            (JobPurpose::AddDirectory, JobResult::File(path)) => return self.directory_found(path),
+            (JobPurpose::Preview(row), JobResult::Text(text)) => self.preview_came(&row, &text),
+            (JobPurpose::Edit, JobResult::File(path)) => return vec![Effect::EditFile(path)],
+            (JobPurpose::Latest, JobResult::Text(printed)) => return self.latest(&printed),
+            (JobPurpose::Past(agent), JobResult::Past(past)) => {
                 self.past_came(agent.as_ref(), &past);
             }
             _ => {}
@@ -791,14 +804,14 @@ impl App {
         self.page.is_none() && self.composer.is_empty() && !self.answers()
     }
 
-    fn open_list(&mut self, topic: Topic, list: List) {
+    fn open_list(&mut self, topic: Topic, list: ChoiceList) {
         let is_free = match &self.open {
-            Open::Nothing => self.may_open(),
-            Open::List(open, _) => *open == topic,
+            Overlay::Nothing => self.may_open(),
+            Overlay::List(open, _) => *open == topic,
             _ => false,
         };
         if is_free {
-            self.open = Open::List(topic, list);
+            self.open = Overlay::List(topic, list);
         } else {
             self.known.hint = Some(READY.to_owned());
         }
@@ -810,12 +823,12 @@ impl App {
         }
     }
 
-    fn status_came(&mut self, fruit: Result<Fruit, String>) -> Vec<Effect> {
+    fn status_came(&mut self, fruit: Result<JobResult, String>) -> Vec<Effect> {
         self.status.asked = false;
         self.known.own = match fruit {
-            Ok(Fruit::Text(text)) => Own::Says(text),
-            Ok(_) => Own::Nothing,
-            Err(reason) => Own::Failed(reason),
+            Ok(JobResult::Text(text)) => OwnStatusLine::Says(text),
+            Ok(_) => OwnStatusLine::Nothing,
+            Err(reason) => OwnStatusLine::Failed(reason),
         };
         self.ask_status()
     }
@@ -825,15 +838,15 @@ impl App {
         if !self.known.has_own || self.status.asked || !self.status.due {
             return Vec::new();
         }
-        self.status = Status { asked: true, due: false };
+        self.status = StatusLineRun { asked: true, due: false };
         let facts = crate::view::status::facts(&self.view, &self.known);
-        vec![Effect::Errand(Purpose::Status, Errand::Status(Box::new(facts)))]
+        vec![Effect::Errand(JobPurpose::Status, FrontEndJob::Status(Box::new(facts)))]
     }
 
     /// Whether what is written is a prompt.
     fn writes_prompt(&self) -> bool {
         let is_noting = self.answers() && self.asked.as_ref().is_some_and(|asked| asked.note.is_some());
-        self.page.is_none() && !is_noting && matches!(self.open, Open::Nothing)
+        self.page.is_none() && !is_noting && matches!(self.open, Overlay::Nothing)
     }
 
     /// The text that keys go to.
@@ -846,8 +859,8 @@ impl App {
             return &mut note.words;
         }
         match &mut self.open {
-            Open::List(_, list) => list.writing().unwrap_or(&mut self.composer),
-            Open::Tasks(tasks) => tasks.budget.as_mut().unwrap_or(&mut self.composer),
+            Overlay::List(_, list) => list.writing().unwrap_or(&mut self.composer),
+            Overlay::Tasks(tasks) => tasks.budget.as_mut().unwrap_or(&mut self.composer),
             _ => &mut self.composer,
         }
     }

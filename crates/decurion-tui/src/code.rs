@@ -13,14 +13,14 @@ use ratatui_core::style::Style;
 use ratatui_core::text::Span;
 
 use crate::theme::Theme;
-use language::{Keys, Kind, Language, Quote};
+use language::{KeyStyle, Language, LexerKind, Quote};
 
 /// How many texts may stand inside of each other before the innermost is read as plain text.
 const MOST_HOLES: usize = 8;
 
 /// What a part of code is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Class {
+pub enum TokenClass {
     #[default]
     Plain,
     Comment,
@@ -44,7 +44,7 @@ pub enum Class {
     Heading,
 }
 
-impl Class {
+impl TokenClass {
     fn style(self, theme: &Theme) -> Style {
         match self {
             Self::Plain => Style::default(),
@@ -96,7 +96,7 @@ impl Highlight {
     pub fn line_over(&mut self, line: &str, base: Style) -> Vec<Span<'static>> {
         let Some(lexer) = &mut self.lexer else { return vec![Span::styled(line.to_owned(), base)] };
         let parts = lexer.line(line).into_iter();
-        let span = |(class, range): (Class, Range<usize>)| {
+        let span = |(class, range): (TokenClass, Range<usize>)| {
             Span::styled(line[range].to_owned(), base.patch(class.style(&self.theme)))
         };
         parts.map(span).collect()
@@ -105,7 +105,7 @@ impl Highlight {
 
 /// Where the lexer is between two lines.
 #[derive(Clone, Debug, Default)]
-enum Inside {
+enum LexerState {
     #[default]
     Code,
     /// In so many comments inside of each other.
@@ -132,7 +132,7 @@ struct Hole {
 #[derive(Clone, Debug)]
 pub struct Lexer {
     language: &'static Language,
-    inside: Inside,
+    inside: LexerState,
     holes: Vec<Hole>,
     /// The terminator of a text that ends with its own line; it begins with the next line.
     awaited: Option<String>,
@@ -141,13 +141,13 @@ pub struct Lexer {
 }
 
 /// The line being read.
-struct Reader<'a> {
+struct CodeLine<'a> {
     line: &'a str,
     at: usize,
-    parts: Vec<(Class, Range<usize>)>,
+    parts: Vec<(TokenClass, Range<usize>)>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> CodeLine<'a> {
     fn rest(&self) -> &'a str {
         &self.line[self.at..]
     }
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes the next bytes as this.
-    fn take(&mut self, class: Class, bytes: usize) {
+    fn take(&mut self, class: TokenClass, bytes: usize) {
         let end = self.at + bytes;
         match self.parts.last_mut() {
             _ if bytes == 0 => {}
@@ -180,27 +180,27 @@ impl Lexer {
     }
 
     fn of(language: &'static Language) -> Self {
-        Self { language, inside: Inside::Code, holes: Vec::new(), awaited: None, steps: 0 }
+        Self { language, inside: LexerState::Code, holes: Vec::new(), awaited: None, steps: 0 }
     }
 
     /// The parts of the next line, in order and without a gap.
-    pub fn line(&mut self, line: &str) -> Vec<(Class, Range<usize>)> {
-        let mut reader = Reader { line, at: 0, parts: Vec::new() };
+    pub fn line(&mut self, line: &str) -> Vec<(TokenClass, Range<usize>)> {
+        let mut reader = CodeLine { line, at: 0, parts: Vec::new() };
         match self.language.kind {
-            Kind::Diff => self.diff_line(&mut reader),
-            Kind::Page => self.page_line(&mut reader),
-            Kind::Markup | Kind::Program => self.read(&mut reader),
+            LexerKind::Diff => self.diff_line(&mut reader),
+            LexerKind::Page => self.page_line(&mut reader),
+            LexerKind::Markup | LexerKind::Program => self.read(&mut reader),
         }
         self.steps += line.len();
         reader.parts
     }
 
-    fn read(&mut self, reader: &mut Reader<'_>) {
-        if let Inside::Here(end) = &self.inside {
+    fn read(&mut self, reader: &mut CodeLine<'_>) {
+        if let LexerState::Here(end) = &self.inside {
             let is_end = reader.line.trim().trim_end_matches(';') == end;
-            reader.take(Class::Text, reader.line.len());
+            reader.take(TokenClass::Text, reader.line.len());
             if is_end {
-                self.inside = Inside::Code;
+                self.inside = LexerState::Code;
             }
             return;
         }
@@ -208,10 +208,10 @@ impl Lexer {
         while reader.at < reader.line.len() {
             self.steps += 1;
             match self.inside {
-                Inside::Comment(depth) => self.comment(reader, depth),
-                Inside::Text(quote, hashes) => goes_on = self.text(reader, quote, hashes),
-                Inside::Tag => self.tag(reader),
-                _ if self.language.kind == Kind::Markup => self.between_tags(reader),
+                LexerState::Comment(depth) => self.comment(reader, depth),
+                LexerState::Text(quote, hashes) => goes_on = self.text(reader, quote, hashes),
+                LexerState::Tag => self.tag(reader),
+                _ if self.language.kind == LexerKind::Markup => self.between_tags(reader),
                 _ => self.code(reader),
             }
         }
@@ -220,38 +220,38 @@ impl Lexer {
 
     /// What of the state does not reach beyond a line.
     fn end_of_line(&mut self, goes_on: bool) {
-        if matches!(self.inside, Inside::Text(quote, _) if !quote.lines && !goes_on) {
-            self.inside = Inside::Code;
+        if matches!(self.inside, LexerState::Text(quote, _) if !quote.lines && !goes_on) {
+            self.inside = LexerState::Code;
         }
         if self.holes.iter().any(|hole| !hole.quote.lines) {
             self.holes.clear();
         }
         if let Some(end) = self.awaited.take() {
-            self.inside = Inside::Here(end);
+            self.inside = LexerState::Here(end);
         }
     }
 
     /// Up to the end of a comment, or what changes how deep it is.
-    fn comment(&mut self, reader: &mut Reader<'_>, depth: usize) {
-        let Some((open, close)) = self.language.block else { return self.inside = Inside::Code };
+    fn comment(&mut self, reader: &mut CodeLine<'_>, depth: usize) {
+        let Some((open, close)) = self.language.block else { return self.inside = LexerState::Code };
         let rest = reader.rest();
         let nested = self.language.nested;
         for (at, _) in rest.char_indices() {
             self.steps += 1;
             if rest[at..].starts_with(close) {
-                self.inside = if depth > 1 { Inside::Comment(depth - 1) } else { Inside::Code };
-                return reader.take(Class::Comment, at + close.len());
+                self.inside = if depth > 1 { LexerState::Comment(depth - 1) } else { LexerState::Code };
+                return reader.take(TokenClass::Comment, at + close.len());
             }
             if nested && rest[at..].starts_with(open) {
-                self.inside = Inside::Comment(depth + 1);
-                return reader.take(Class::Comment, at + open.len());
+                self.inside = LexerState::Comment(depth + 1);
+                return reader.take(TokenClass::Comment, at + open.len());
             }
         }
-        reader.take(Class::Comment, rest.len());
+        reader.take(TokenClass::Comment, rest.len());
     }
 
     /// Up to the end of a text, or to code inside of it. Gives whether it continues in the next line.
-    fn text(&mut self, reader: &mut Reader<'_>, quote: &'static Quote, hashes: usize) -> bool {
+    fn text(&mut self, reader: &mut CodeLine<'_>, quote: &'static Quote, hashes: usize) -> bool {
         let rest = reader.rest();
         let bytes = rest.as_bytes();
         let mut at = 0;
@@ -262,7 +262,7 @@ impl Lexer {
                 let next = rest[at + 1..].chars().next();
                 at += 1 + next.map_or(0, char::len_utf8);
                 if next.is_none() {
-                    reader.take(Class::Text, at);
+                    reader.take(TokenClass::Text, at);
                     return true;
                 }
                 continue;
@@ -272,9 +272,9 @@ impl Lexer {
                 let found = after.iter().take(hashes).take_while(|byte| **byte == b'#').count();
                 self.steps += found;
                 if found == hashes {
-                    reader.take(Class::Text, at + quote.close.len() + hashes);
-                    let is_tag = self.language.kind == Kind::Markup;
-                    self.inside = if is_tag { Inside::Tag } else { Inside::Code };
+                    reader.take(TokenClass::Text, at + quote.close.len() + hashes);
+                    let is_tag = self.language.kind == LexerKind::Markup;
+                    self.inside = if is_tag { LexerState::Tag } else { LexerState::Code };
                     return false;
                 }
             }
@@ -282,26 +282,26 @@ impl Lexer {
                 && here.starts_with(hole.as_bytes())
                 && self.holes.len() < MOST_HOLES
             {
-                reader.take(Class::Text, at);
-                reader.take(Class::Attribute, hole.len());
+                reader.take(TokenClass::Text, at);
+                reader.take(TokenClass::Attribute, hole.len());
                 self.holes.push(Hole { quote, braces: 0 });
-                self.inside = Inside::Code;
+                self.inside = LexerState::Code;
                 return false;
             }
             at += 1;
         }
-        reader.take(Class::Text, rest.len());
+        reader.take(TokenClass::Text, rest.len());
         false
     }
 
     /// The next part of a program.
-    fn code(&mut self, reader: &mut Reader<'_>) {
+    fn code(&mut self, reader: &mut CodeLine<'_>) {
         let rest = reader.rest();
         let Some(first) = rest.chars().next() else { return };
         if first.is_whitespace() {
             let end = rest.find(|letter: char| !letter.is_whitespace()).unwrap_or(rest.len());
             self.steps += end;
-            return reader.take(Class::Plain, end);
+            return reader.take(TokenClass::Plain, end);
         }
         if self.begins_comment(reader) || self.begins_text(reader, 0) {
             return;
@@ -318,32 +318,32 @@ impl Lexer {
             '<' if self.language.tags && self.tag_name(reader) => {}
             '<' if self.language.here && self.here(reader) => {}
             // Outside of texts a backslash takes a quote's meaning, as in a shell.
-            '\\' if rest[1..].starts_with(['\'', '"']) => reader.take(Class::Plain, 2),
+            '\\' if rest[1..].starts_with(['\'', '"']) => reader.take(TokenClass::Plain, 2),
             '\'' if self.language.lifetimes && self.lifetime(reader) => {}
             _ => self.sign(reader, first),
         }
     }
 
-    fn begins_comment(&mut self, reader: &mut Reader<'_>) -> bool {
+    fn begins_comment(&mut self, reader: &mut CodeLine<'_>) -> bool {
         let rest = reader.rest();
         if let Some((open, _)) = self.language.block
             && rest.starts_with(open)
         {
-            self.inside = Inside::Comment(1);
-            reader.take(Class::Comment, open.len());
+            self.inside = LexerState::Comment(1);
+            reader.take(TokenClass::Comment, open.len());
             return true;
         }
         // In a shell a `#` inside of a word is a part of it.
         let apart = !self.language.apart || reader.before().is_none_or(char::is_whitespace);
         let is_comment = apart && self.language.comments.iter().any(|mark| rest.starts_with(mark));
         if is_comment {
-            reader.take(Class::Comment, rest.len());
+            reader.take(TokenClass::Comment, rest.len());
         }
         is_comment
     }
 
     /// Begins a text whose quote stands this far ahead.
-    fn begins_text(&mut self, reader: &mut Reader<'_>, ahead: usize) -> bool {
+    fn begins_text(&mut self, reader: &mut CodeLine<'_>, ahead: usize) -> bool {
         let rest = &reader.rest()[ahead..];
         let Some(quote) = self.language.quotes.iter().find(|quote| rest.starts_with(quote.open)) else {
             return false;
@@ -357,22 +357,22 @@ impl Lexer {
         }
         let length = ahead + quote.open.len();
         // In JSON and its like the text before a colon is the name of what follows.
-        if self.language.keys != Keys::None
+        if self.language.keys != KeyStyle::None
             && !quote.lines
             && let Some(end) = closed(reader.rest(), length, quote)
             && self.language.keys.follow_text(&reader.rest()[end..])
         {
             self.steps += end;
-            reader.take(Class::Key, end);
+            reader.take(TokenClass::Key, end);
             return true;
         }
-        self.inside = Inside::Text(quote, 0);
-        reader.take(Class::Text, length);
+        self.inside = LexerState::Text(quote, 0);
+        reader.take(TokenClass::Text, length);
         true
     }
 
     /// A word: what it is follows from the table, and from what stands behind it.
-    fn word(&mut self, reader: &mut Reader<'_>) {
+    fn word(&mut self, reader: &mut CodeLine<'_>) {
         let rest = reader.rest();
         let language = self.language;
         let end = rest.find(|letter| !language.is_word(letter)).unwrap_or(rest.len());
@@ -386,38 +386,38 @@ impl Lexer {
         }
         let is_member = reader.before() == Some('.');
         if language.is_keyword(word) && (!is_member || word == "await") {
-            return reader.take(Class::Keyword, end);
+            return reader.take(TokenClass::Keyword, end);
         }
         if language.macros && after.starts_with('!') && !after.starts_with("!=") {
-            return reader.take(Class::Attribute, end + 1);
+            return reader.take(TokenClass::Attribute, end + 1);
         }
         let class = if language.types.contains(&word) {
-            Class::Type
+            TokenClass::Type
         } else if language.keys.follow(after) {
-            Class::Key
+            TokenClass::Key
         } else if after.starts_with('(') || is_defined(reader) {
-            Class::Function
+            TokenClass::Function
         } else if language.capitals && is_type(word) {
-            Class::Type
+            TokenClass::Type
         } else {
-            Class::Plain
+            TokenClass::Plain
         };
         reader.take(class, end);
     }
 
     /// A raw text: `r"…"`, or with as many `#` as it likes.
-    fn raw(&mut self, reader: &mut Reader<'_>, after: &str, ahead: usize) -> bool {
+    fn raw(&mut self, reader: &mut CodeLine<'_>, after: &str, ahead: usize) -> bool {
         let hashes = after.bytes().take_while(|byte| *byte == b'#').count();
         self.steps += hashes;
         if !after[hashes..].starts_with('"') {
             return false;
         }
-        self.inside = Inside::Text(&language::RAW, hashes);
-        reader.take(Class::Text, ahead + hashes + 1);
+        self.inside = LexerState::Text(&language::RAW, hashes);
+        reader.take(TokenClass::Text, ahead + hashes + 1);
         true
     }
 
-    fn number(&mut self, reader: &mut Reader<'_>) {
+    fn number(&mut self, reader: &mut CodeLine<'_>) {
         let bytes = reader.rest().as_bytes();
         let is_hexadecimal = bytes.starts_with(b"0x") || bytes.starts_with(b"0X");
         let mut end = 1;
@@ -435,24 +435,24 @@ impl Lexer {
             }
             end += 1;
         }
-        reader.take(Class::Number, end);
+        reader.take(TokenClass::Number, end);
     }
 
     /// A brace in code that stands inside of a text: the last one ends it.
-    fn brace(&mut self, reader: &mut Reader<'_>, brace: char) {
+    fn brace(&mut self, reader: &mut CodeLine<'_>, brace: char) {
         if let Some(hole) = self.holes.last_mut() {
             if brace == '}' && hole.braces == 0 {
-                self.inside = Inside::Text(hole.quote, 0);
+                self.inside = LexerState::Text(hole.quote, 0);
                 self.holes.pop();
-                return reader.take(Class::Attribute, 1);
+                return reader.take(TokenClass::Attribute, 1);
             }
             hole.braces = if brace == '{' { hole.braces + 1 } else { hole.braces - 1 };
         }
-        reader.take(Class::Plain, 1);
+        reader.take(TokenClass::Plain, 1);
     }
 
     /// An attribute or the head of a section, up to its closing bracket.
-    fn bracketed(&mut self, reader: &mut Reader<'_>) -> bool {
+    fn bracketed(&mut self, reader: &mut CodeLine<'_>) -> bool {
         let rest = reader.rest();
         let opens = if self.language.macros {
             rest.starts_with("#[") || rest.starts_with("#![")
@@ -473,12 +473,12 @@ impl Lexer {
         });
         let end = end.unwrap_or(rest.len());
         self.steps += end;
-        reader.take(Class::Attribute, end);
+        reader.take(TokenClass::Attribute, end);
         true
     }
 
     /// A tag's name between code, as in JSX. A `<` behind a word compares or begins parameters.
-    fn tag_name(&mut self, reader: &mut Reader<'_>) -> bool {
+    fn tag_name(&mut self, reader: &mut CodeLine<'_>) -> bool {
         if reader.before().is_some_and(|letter| letter.is_alphanumeric() || letter == '_') {
             return false;
         }
@@ -490,13 +490,13 @@ impl Lexer {
         let is_name = |letter: char| letter.is_alphanumeric() || "-._:".contains(letter);
         let end = rest[lead..].find(|letter| !is_name(letter)).map_or(rest.len(), |at| lead + at);
         self.steps += end;
-        reader.take(Class::Plain, lead);
-        reader.take(Class::Keyword, end - lead);
+        reader.take(TokenClass::Plain, lead);
+        reader.take(TokenClass::Keyword, end - lead);
         true
     }
 
     /// `<<END`: a text begins with the next line and ends with a line that is `END`.
-    fn here(&mut self, reader: &mut Reader<'_>) -> bool {
+    fn here(&mut self, reader: &mut CodeLine<'_>) -> bool {
         let rest = reader.rest();
         let Some(after) = rest.strip_prefix("<<<").or_else(|| rest.strip_prefix("<<")) else { return false };
         let name = after.trim_start_matches(['-', '~', ' ', '\'', '"', '\\']);
@@ -512,23 +512,23 @@ impl Lexer {
         }
         self.awaited = Some(name.to_owned());
         let closing = usize::from(rest[lead + name.len()..].starts_with(['\'', '"']));
-        reader.take(Class::Text, lead + name.len() + closing);
+        reader.take(TokenClass::Text, lead + name.len() + closing);
         true
     }
 
-    fn lifetime(&mut self, reader: &mut Reader<'_>) -> bool {
+    fn lifetime(&mut self, reader: &mut CodeLine<'_>) -> bool {
         let rest = reader.rest();
         if !is_lifetime(rest) {
             return false;
         }
         let end = rest[1..].find(|letter| !self.language.is_word(letter)).map_or(rest.len(), |at| at + 1);
         self.steps += end;
-        reader.take(Class::Attribute, end);
+        reader.take(TokenClass::Attribute, end);
         true
     }
 
     /// A sign that makes the word behind it something, or a sign.
-    fn sign(&mut self, reader: &mut Reader<'_>, sign: char) {
+    fn sign(&mut self, reader: &mut CodeLine<'_>, sign: char) {
         let rest = reader.rest();
         let after = &rest[sign.len_utf8()..];
         let meaning = self.language.sigils.iter().find(|(sigil, _)| *sigil == sign);
@@ -539,7 +539,7 @@ impl Lexer {
                 self.steps += end;
                 reader.take(*class, sign.len_utf8() + end);
             }
-            _ => reader.take(Class::Plain, sign.len_utf8()),
+            _ => reader.take(TokenClass::Plain, sign.len_utf8()),
         }
     }
 }
@@ -566,9 +566,9 @@ fn is_lifetime(rest: &str) -> bool {
 }
 
 /// Whether the word that comes is the name of a function being defined.
-fn is_defined(reader: &Reader<'_>) -> bool {
+fn is_defined(reader: &CodeLine<'_>) -> bool {
     match reader.parts.as_slice() {
-        [.., (Class::Keyword, word), (Class::Plain, gap)] => {
+        [.., (TokenClass::Keyword, word), (TokenClass::Plain, gap)] => {
             matches!(&reader.line[word.clone()], "fn" | "func" | "fun" | "function" | "def")
                 && reader.line[gap.clone()].trim().is_empty()
         }

@@ -5,7 +5,7 @@ use decurion_protocol::Block;
 
 /// A command of our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
+pub enum CommandName {
     /// The keys and commands.
     Help,
     Transcript,
@@ -51,7 +51,7 @@ pub enum Name {
 
 /// Under which heading the help lists a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
+pub enum HelpGroup {
     Conversation,
     /// Work and its results.
     Work,
@@ -60,7 +60,7 @@ pub enum Group {
     Program,
 }
 
-impl Group {
+impl HelpGroup {
     /// All of them, in the order of the help.
     pub const ALL: [Self; 4] = [Self::Conversation, Self::Work, Self::Settings, Self::Program];
 
@@ -100,124 +100,148 @@ pub enum Topic {
 }
 
 /// A row of the table: the name, other names for the same, what it is, its heading and a few words for the help.
-type Listed = (&'static str, &'static [&'static str], Name, Group, &'static str);
+type CommandRow = (&'static str, &'static [&'static str], CommandName, HelpGroup, &'static str);
 
-const TABLE: &[Listed] = &[
-    ("help", &[], Name::Help, Group::Program, "all commands and keys"),
+const TABLE: &[CommandRow] = &[
+    ("help", &[], CommandName::Help, HelpGroup::Program, "all commands and keys"),
     (
         "status",
         &[],
-        Name::Status,
-        Group::Program,
+        CommandName::Status,
+        HelpGroup::Program,
         "version, session, folder, model, mode, sandbox, provider, servers",
     ),
-    ("resume", &[], Name::List(Topic::Sessions), Group::Conversation, "resume an earlier session"),
-    ("continue", &[], Name::Continue, Group::Conversation, "resume the session before this one"),
-    ("fork", &["branch"], Name::Fork, Group::Conversation, "fork this session"),
+    ("resume", &[], CommandName::List(Topic::Sessions), HelpGroup::Conversation, "resume an earlier session"),
+    ("continue", &[], CommandName::Continue, HelpGroup::Conversation, "resume the session before this one"),
+    ("fork", &["branch"], CommandName::Fork, HelpGroup::Conversation, "fork this session"),
     (
         "rewind",
         &["checkpoint"],
-        Name::List(Topic::Prompts),
-        Group::Conversation,
+        CommandName::List(Topic::Prompts),
+        HelpGroup::Conversation,
         "go back to an earlier prompt: conversation, files or both (esc esc)",
     ),
     (
         "clear",
         &["reset", "new"],
-        Name::Clear,
-        Group::Conversation,
+        CommandName::Clear,
+        HelpGroup::Conversation,
         "start a new session; this one stays on record",
     ),
-    ("compact", &[], Name::Compact, Group::Conversation, "compact the conversation; optional focus"),
-    ("context", &[], Name::List(Topic::Context), Group::Conversation, "what fills the context window"),
-    ("cost", &["usage"], Name::Cost, Group::Conversation, "what this session has cost, by agent"),
-    ("copy", &[], Name::Copy, Group::Conversation, "copy the last answer to the clipboard"),
+    (
+        "compact",
+        &[],
+        CommandName::Compact,
+        HelpGroup::Conversation,
+        "compact the conversation; optional focus",
+    ),
+    (
+        "context",
+        &[],
+        CommandName::List(Topic::Context),
+        HelpGroup::Conversation,
+        "what fills the context window",
+    ),
+    ("cost", &["usage"], CommandName::Cost, HelpGroup::Conversation, "what this session has cost, by agent"),
+    ("copy", &[], CommandName::Copy, HelpGroup::Conversation, "copy the last answer to the clipboard"),
     (
         "export",
         &[],
-        Name::Export,
-        Group::Conversation,
+        CommandName::Export,
+        HelpGroup::Conversation,
         "write the conversation to a Markdown file (FILE.jsonl: the transcript)",
     ),
-    ("transcript", &[], Name::Transcript, Group::Conversation, "the whole conversation, unfolded"),
+    ("transcript", &[], CommandName::Transcript, HelpGroup::Conversation, "the whole conversation, unfolded"),
     (
         "tasks",
         &["bashes"],
-        Name::Tasks,
-        Group::Work,
+        CommandName::Tasks,
+        HelpGroup::Work,
         "agents and commands at work: look, steer, pause, stop, background",
     ),
-    ("agents", &[], Name::List(Topic::Agents), Group::Work, "list, explain, check and write agents"),
-    ("diff", &[], Name::Diff, Group::Work, "what is changed in the working tree"),
+    (
+        "agents",
+        &[],
+        CommandName::List(Topic::Agents),
+        HelpGroup::Work,
+        "list, explain, check and write agents",
+    ),
+    ("diff", &[], CommandName::Diff, HelpGroup::Work, "what is changed in the working tree"),
     (
         "review",
         &[],
-        Name::Prompt(include_str!("commands/review.md")),
-        Group::Work,
+        CommandName::Prompt(include_str!("commands/review.md")),
+        HelpGroup::Work,
         "have the changes in the working tree reviewed",
     ),
     (
         "init",
         &[],
-        Name::Prompt(include_str!("commands/init.md")),
-        Group::Work,
+        CommandName::Prompt(include_str!("commands/init.md")),
+        HelpGroup::Work,
         "have AGENTS.md written for this repository",
     ),
     (
         "worktrees",
         &[],
-        Name::List(Topic::Worktrees),
-        Group::Work,
+        CommandName::List(Topic::Worktrees),
+        HelpGroup::Work,
         "worktrees of this repository and what was left in them",
     ),
-    ("trace", &[], Name::Trace, Group::Work, "write this session as a trace for Perfetto"),
-    ("team", &[], Name::Team, Group::Work, "agents that work together"),
-    ("model", &[], Name::Model, Group::Settings, "show or switch the model"),
-    ("login", &[], Name::Login, Group::Settings, "set up a model provider: key, model, local servers"),
+    ("trace", &[], CommandName::Trace, HelpGroup::Work, "write this session as a trace for Perfetto"),
+    ("team", &[], CommandName::Team, HelpGroup::Work, "agents that work together"),
+    ("model", &[], CommandName::Model, HelpGroup::Settings, "show or switch the model"),
+    (
+        "login",
+        &[],
+        CommandName::Login,
+        HelpGroup::Settings,
+        "set up a model provider: key, model, local servers",
+    ),
     (
         "permissions",
         &["allowed-tools"],
-        Name::List(Topic::Rules),
-        Group::Settings,
+        CommandName::List(Topic::Rules),
+        HelpGroup::Settings,
         "the rules in force; add and remove them",
     ),
-    ("add-dir", &[], Name::AddDir, Group::Settings, "allow another directory in this session"),
+    ("add-dir", &[], CommandName::AddDir, HelpGroup::Settings, "allow another directory in this session"),
     (
         "memory",
         &[],
-        Name::List(Topic::Memory),
-        Group::Settings,
+        CommandName::List(Topic::Memory),
+        HelpGroup::Settings,
         "open an instruction or memory file in your editor",
     ),
-    ("theme", &[], Name::List(Topic::Themes), Group::Settings, "choose the colours"),
-    ("statusline", &[], Name::StatusLine, Group::Settings, "set up a status line of your own"),
-    ("vim", &[], Name::Vim, Group::Settings, "switch vim mode on or off"),
+    ("theme", &[], CommandName::List(Topic::Themes), HelpGroup::Settings, "choose the colours"),
+    ("statusline", &[], CommandName::StatusLine, HelpGroup::Settings, "set up a status line of your own"),
+    ("vim", &[], CommandName::Vim, HelpGroup::Settings, "switch vim mode on or off"),
     (
         "config",
         &["settings"],
-        Name::Print(&["config", "show", "--origin"]),
-        Group::Settings,
+        CommandName::Print(&["config", "show", "--origin"]),
+        HelpGroup::Settings,
         "every setting and where it comes from",
     ),
-    ("hooks", &[], Name::List(Topic::Hooks), Group::Settings, "the hooks in force"),
+    ("hooks", &[], CommandName::List(Topic::Hooks), HelpGroup::Settings, "the hooks in force"),
     (
         "mcp",
         &[],
-        Name::List(Topic::Servers),
-        Group::Settings,
+        CommandName::List(Topic::Servers),
+        HelpGroup::Settings,
         "MCP servers: status, reconnect, enable/disable",
     ),
-    ("skills", &[], Name::List(Topic::Skills), Group::Settings, "skills and commands"),
-    ("plugin", &["plugins"], Name::List(Topic::Plugins), Group::Settings, "manage plugins"),
-    ("doctor", &[], Name::Print(&["doctor"]), Group::Program, "check the installation"),
-    ("quit", &["exit"], Name::Quit, Group::Program, "leave"),
+    ("skills", &[], CommandName::List(Topic::Skills), HelpGroup::Settings, "skills and commands"),
+    ("plugin", &["plugins"], CommandName::List(Topic::Plugins), HelpGroup::Settings, "manage plugins"),
+    ("doctor", &[], CommandName::Print(&["doctor"]), HelpGroup::Program, "check the installation"),
+    ("quit", &["exit"], CommandName::Quit, HelpGroup::Program, "leave"),
 ];
 
 /// What a text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Typed<'a> {
+pub enum TypedText<'a> {
     /// One of our own, and what stands behind it.
-    Ours(Name, &'a str),
+    Ours(CommandName, &'a str),
     /// A command that a person runs in a shell.
     Shell(&'a str),
     /// A line to be remembered.
@@ -226,14 +250,14 @@ pub enum Typed<'a> {
 }
 
 /// Which command a text is.
-pub fn typed(text: &str) -> Typed<'_> {
+pub fn typed(text: &str) -> TypedText<'_> {
     let text = text.trim();
     // As in shells.
     if matches!(text, "exit" | "quit") {
-        return Typed::Ours(Name::Quit, "");
+        return TypedText::Ours(CommandName::Quit, "");
     }
     if let Some(command) = text.strip_prefix('!').map(str::trim).filter(|command| !command.is_empty()) {
-        return Typed::Shell(command);
+        return TypedText::Shell(command);
     }
     // A heading of a pasted text is not meant.
     if let Some(line) = text.strip_prefix('#')
@@ -241,12 +265,12 @@ pub fn typed(text: &str) -> Typed<'_> {
         && !line.trim().is_empty()
         && !line.contains('\n')
     {
-        return Typed::Memory(line.trim());
+        return TypedText::Memory(line.trim());
     }
-    let Some(line) = text.strip_prefix('/') else { return Typed::Prompt };
+    let Some(line) = text.strip_prefix('/') else { return TypedText::Prompt };
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let known = TABLE.iter().find(|(name, others, ..)| *name == word || others.contains(&word));
-    known.map_or(Typed::Prompt, |(_, _, command, ..)| Typed::Ours(*command, rest.trim()))
+    known.map_or(TypedText::Prompt, |(_, _, command, ..)| TypedText::Ours(*command, rest.trim()))
 }
 
 /// Names and words of all commands.
@@ -255,7 +279,7 @@ pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// The names of the commands below a heading.
-pub fn names_of(group: Group) -> impl Iterator<Item = &'static str> {
+pub fn names_of(group: HelpGroup) -> impl Iterator<Item = &'static str> {
     TABLE.iter().filter(move |(_, _, _, own, _)| *own == group).map(|(name, ..)| *name)
 }
 
@@ -282,23 +306,23 @@ mod tests {
 
     #[test]
     fn a_text_is_a_command_of_ours_or_goes_to_the_session() {
-        assert_eq!(typed("/model opus "), Typed::Ours(Name::Model, "opus"));
-        assert_eq!(typed("  /exit"), Typed::Ours(Name::Quit, ""));
-        assert_eq!(typed("exit"), Typed::Ours(Name::Quit, ""));
-        assert_eq!(typed(" quit "), Typed::Ours(Name::Quit, ""));
-        assert_eq!(typed("exit with an error here"), Typed::Prompt);
-        assert_eq!(typed("/deploy this"), Typed::Prompt);
+        assert_eq!(typed("/model opus "), TypedText::Ours(CommandName::Model, "opus"));
+        assert_eq!(typed("  /exit"), TypedText::Ours(CommandName::Quit, ""));
+        assert_eq!(typed("exit"), TypedText::Ours(CommandName::Quit, ""));
+        assert_eq!(typed(" quit "), TypedText::Ours(CommandName::Quit, ""));
+        assert_eq!(typed("exit with an error here"), TypedText::Prompt);
+        assert_eq!(typed("/deploy this"), TypedText::Prompt);
         for (text, name) in
             [("/hlep", Some("hlep")), ("/a:b c", Some("a:b")), ("/usr/bin", None), ("// no", None)]
         {
             assert_eq!(looks_like(text), name, "{text}");
         }
-        assert_eq!(typed("say /help"), Typed::Prompt);
-        assert_eq!(typed("! ls -l"), Typed::Shell("ls -l"));
-        assert_eq!(typed("!"), Typed::Prompt);
-        assert_eq!(typed("# use tabs"), Typed::Memory("use tabs"));
+        assert_eq!(typed("say /help"), TypedText::Prompt);
+        assert_eq!(typed("! ls -l"), TypedText::Shell("ls -l"));
+        assert_eq!(typed("!"), TypedText::Prompt);
+        assert_eq!(typed("# use tabs"), TypedText::Memory("use tabs"));
         for prompt in ["## Heading", "# Title\nand text", "#"] {
-            assert_eq!(typed(prompt), Typed::Prompt, "{prompt:?}");
+            assert_eq!(typed(prompt), TypedText::Prompt, "{prompt:?}");
         }
     }
 

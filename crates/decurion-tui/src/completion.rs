@@ -8,7 +8,7 @@ use decurion_protocol::mention::{begins, written};
 
 /// What is being named at the cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum CompletionKind {
     /// A command: `/name` at the beginning.
     Command,
     /// A file or an agent: `@name`, or `@"a name"`.
@@ -18,7 +18,7 @@ pub enum What {
 /// A name that is being written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Naming {
-    pub what: What,
+    pub what: CompletionKind,
     /// Where it stands, with its sign; all of it, also what is behind the cursor.
     pub range: Range<usize>,
     /// The name as far as the cursor, without its sign.
@@ -32,7 +32,7 @@ impl Naming {
         if let Some(word) = before.strip_prefix('/') {
             let end = cursor + word_length(after);
             return (!word.contains(char::is_whitespace)).then(|| Self {
-                what: What::Command,
+                what: CompletionKind::Command,
                 range: 0..end,
                 word: word.to_owned(),
             });
@@ -43,7 +43,7 @@ impl Naming {
             let rest = after.find(['"', '\n']).filter(|at| after[*at..].starts_with('"'));
             let end = cursor + rest.map_or(0, |at| at + 1);
             return Some(Self {
-                what: What::Mention,
+                what: CompletionKind::Mention,
                 range: start..end,
                 word: before[start + 2..].to_owned(),
             });
@@ -54,17 +54,21 @@ impl Naming {
         let mut signs = before[start..].match_indices('@').map(|(at, _)| start + at);
         let sign = signs.find(|at| begins(before, *at))?;
         let range = sign..cursor + word_length(after);
-        Some(Self { what: What::Mention, range, word: before[sign + 1..].to_owned() })
+        Some(Self { what: CompletionKind::Mention, range, word: before[sign + 1..].to_owned() })
     }
 
     /// The text for a choice, with a space after it unless there is one. After a folder the person can continue.
     pub fn replacement(&self, text: &str, choice: &str) -> String {
         let name = match self.what {
-            What::Command => format!("/{choice}"),
-            What::Mention => written(choice),
+            CompletionKind::Command => format!("/{choice}"),
+            CompletionKind::Mention => written(choice),
         };
         let is_apart = text.get(self.range.end..).is_some_and(|rest| rest.starts_with(char::is_whitespace));
-        if is_apart || self.what == What::Mention && name.ends_with('/') { name } else { format!("{name} ") }
+        if is_apart || self.what == CompletionKind::Mention && name.ends_with('/') {
+            name
+        } else {
+            format!("{name} ")
+        }
     }
 }
 
@@ -74,7 +78,7 @@ fn word_length(text: &str) -> usize {
 
 /// One that can be chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct Completion {
     /// What is written for it, without the sign.
     pub text: String,
     /// A few words about it.
@@ -84,7 +88,7 @@ pub struct Choice {
 /// All that can be chosen, made ready to be searched at every key.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
-    all: Vec<Choice>,
+    all: Vec<Completion>,
     /// Their texts in small letters, one after the other, and where each ends.
     small: String,
     ends: Vec<usize>,
@@ -120,7 +124,7 @@ enum Grade {
 
 impl Choices {
     /// These, which stay in this order where they fit equally well.
-    pub fn new(all: Vec<Choice>) -> Self {
+    pub fn new(all: Vec<Completion>) -> Self {
         let mut choices = Self { all, ..Self::default() };
         for choice in &choices.all {
             let start = choices.small.len();
@@ -144,12 +148,12 @@ impl Choices {
         self.all.is_empty()
     }
 
-    pub fn get(&self, index: usize) -> Option<&Choice> {
+    pub fn get(&self, index: usize) -> Option<&Completion> {
         self.all.get(index)
     }
 
     /// Those that fit a word, the best first, so many at most.
-    pub fn find(&self, word: &str, most: usize) -> Vec<&Choice> {
+    pub fn find(&self, word: &str, most: usize) -> Vec<&Completion> {
         let mut work = 0;
         self.search(word, most, &mut work).into_iter().filter_map(|index| self.all.get(index)).collect()
     }
@@ -259,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    fn named(written: &str) -> Option<(What, String, String)> {
+    fn named(written: &str) -> Option<(CompletionKind, String, String)> {
         let (before, after) = written.split_once('|').unwrap();
         let text = format!("{before}{after}");
         let naming = Naming::at(&text, before.len())?;
@@ -268,7 +272,7 @@ mod tests {
 
     #[test]
     fn what_is_named_at_the_cursor() {
-        use What::{Command, Mention};
+        use CompletionKind::{Command, Mention};
         let table = [
             ("/|", Some((Command, "/", ""))),
             ("/he|", Some((Command, "/he", "he"))),
@@ -322,7 +326,7 @@ mod tests {
     }
 
     fn choices<'a>(texts: impl IntoIterator<Item = &'a str>) -> Choices {
-        let choice = |text: &str| Choice { text: text.to_owned(), description: String::new() };
+        let choice = |text: &str| Completion { text: text.to_owned(), description: String::new() };
         Choices::new(texts.into_iter().map(choice).collect())
     }
 

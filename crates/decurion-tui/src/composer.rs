@@ -39,12 +39,12 @@ pub struct Composer {
 
 /// One change or move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edit {
+pub enum ComposerEdit {
     Type(char),
-    Delete(Motion),
-    /// Delete and keep for [`Edit::Yank`].
-    Cut(Motion),
-    Move(Motion),
+    Delete(CursorMotion),
+    /// Delete and keep for [`ComposerEdit::Yank`].
+    Cut(CursorMotion),
+    Move(CursorMotion),
     /// Put what was cut.
     Yank,
     Undo,
@@ -53,7 +53,7 @@ pub enum Edit {
 
 /// From the cursor to somewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Motion {
+pub enum CursorMotion {
     Left,
     Right,
     /// To the beginning of a word.
@@ -69,7 +69,7 @@ pub enum Motion {
 
 /// One row of the text as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct ComposerRow {
     /// Which part of the text.
     pub range: Range<usize>,
     /// As it is shown.
@@ -184,30 +184,30 @@ impl Composer {
         self.column = None;
     }
 
-    pub fn edit(&mut self, edit: Edit) {
+    pub fn edit(&mut self, edit: ComposerEdit) {
         match edit {
-            Edit::Type(letter) => {
+            ComposerEdit::Type(letter) => {
                 let typing = !letter.is_whitespace();
                 self.remember(typing);
                 self.put(&Self::taken(letter.encode_utf8(&mut [0; 4])));
             }
-            Edit::Delete(motion) => {
+            ComposerEdit::Delete(motion) => {
                 self.remove(motion);
             }
-            Edit::Cut(motion) => {
+            ComposerEdit::Cut(motion) => {
                 let cut = self.remove(motion);
                 if !cut.is_empty() {
                     self.cut = cut;
                 }
             }
-            Edit::Move(motion) => self.go(self.target(motion)),
-            Edit::Yank => {
+            ComposerEdit::Move(motion) => self.go(self.target(motion)),
+            ComposerEdit::Yank => {
                 self.remember(false);
                 let cut = self.cut.clone();
                 self.put(&cut);
             }
-            Edit::Undo => self.undo(),
-            Edit::Redo => self.redo(),
+            ComposerEdit::Undo => self.undo(),
+            ComposerEdit::Redo => self.redo(),
         }
     }
 
@@ -216,11 +216,11 @@ impl Composer {
     }
 
     /// Takes out what is between the cursor and where the motion leads.
-    fn remove(&mut self, motion: Motion) -> String {
+    fn remove(&mut self, motion: CursorMotion) -> String {
         let mut to = self.target(motion);
-        if to == self.cursor && motion == Motion::LineEnd {
+        if to == self.cursor && motion == CursorMotion::LineEnd {
             // At the end of a line its end is what is left to take.
-            to = self.target(Motion::Right);
+            to = self.target(CursorMotion::Right);
         }
         let range = to.min(self.cursor)..to.max(self.cursor);
         self.remove_range(range)
@@ -237,25 +237,25 @@ impl Composer {
     }
 
     /// Where a motion leads.
-    fn target(&self, motion: Motion) -> usize {
+    fn target(&self, motion: CursorMotion) -> usize {
         let (before, after) = self.text.split_at(self.cursor);
         let line = before.rfind('\n').map_or(0, |at| at + 1);
         match motion {
-            Motion::Left => before.grapheme_indices(true).next_back().map_or(0, |(at, _)| at),
-            Motion::Right => self.cursor + after.graphemes(true).next().map_or(0, str::len),
-            Motion::WordLeft => {
+            CursorMotion::Left => before.grapheme_indices(true).next_back().map_or(0, |(at, _)| at),
+            CursorMotion::Right => self.cursor + after.graphemes(true).next().map_or(0, str::len),
+            CursorMotion::WordLeft => {
                 let mut words = before.split_word_bound_indices().rev();
                 words.find(|(_, word)| is_word(word)).map_or(0, |(at, _)| at)
             }
-            Motion::WordRight => {
+            CursorMotion::WordRight => {
                 let mut words = after.split_word_bound_indices();
                 let word = words.find(|(_, word)| is_word(word));
                 word.map_or(self.text.len(), |(at, word)| self.cursor + at + word.len())
             }
-            Motion::LineStart => line,
-            Motion::LineEnd => self.cursor + after.find('\n').unwrap_or(after.len()),
-            Motion::Start => 0,
-            Motion::End => self.text.len(),
+            CursorMotion::LineStart => line,
+            CursorMotion::LineEnd => self.cursor + after.find('\n').unwrap_or(after.len()),
+            CursorMotion::Start => 0,
+            CursorMotion::End => self.text.len(),
         }
     }
 
@@ -301,7 +301,7 @@ impl Composer {
     }
 
     /// The text as rows no wider than this.
-    pub fn rows(&self, columns: usize) -> Vec<Row> {
+    pub fn rows(&self, columns: usize) -> Vec<ComposerRow> {
         crate::fault_point::pass("composer");
         let columns = columns.max(2);
         let mut rows = Vec::new();
@@ -311,25 +311,25 @@ impl Composer {
             start += line.len();
         }
         if self.text.is_empty() || self.text.ends_with('\n') {
-            rows.push(Row { range: start..start, shown: String::new() });
+            rows.push(ComposerRow { range: start..start, shown: String::new() });
         }
         rows
     }
 
-    fn line_rows(&self, start: usize, line: &str, columns: usize, rows: &mut Vec<Row>) {
+    fn line_rows(&self, start: usize, line: &str, columns: usize, rows: &mut Vec<ComposerRow>) {
         let (mut row, mut shown, mut used) = (0..0, String::new(), 0);
         for word in line.split_word_bounds() {
             let wide: usize = word.graphemes(true).map(|grapheme| self.shown(grapheme).width()).sum();
             if used > 0 && used + wide > columns && wide <= columns && !word.trim().is_empty() {
                 let range = start + row.start..start + row.end;
-                rows.push(Row { range, shown: std::mem::take(&mut shown) });
+                rows.push(ComposerRow { range, shown: std::mem::take(&mut shown) });
                 (row.start, used) = (row.end, 0);
             }
             for grapheme in word.graphemes(true) {
                 let piece = self.shown(grapheme);
                 if used > 0 && used + piece.width() > columns {
                     let range = start + row.start..start + row.end;
-                    rows.push(Row { range, shown: std::mem::take(&mut shown) });
+                    rows.push(ComposerRow { range, shown: std::mem::take(&mut shown) });
                     (row.start, used) = (row.end, 0);
                 }
                 used += piece.width();
@@ -337,11 +337,11 @@ impl Composer {
                 row.end += grapheme.len();
             }
         }
-        rows.push(Row { range: start + row.start..start + row.end, shown });
+        rows.push(ComposerRow { range: start + row.start..start + row.end, shown });
     }
 
     /// The row and column of the cursor among these rows.
-    pub fn place(&self, rows: &[Row]) -> (usize, usize) {
+    pub fn place(&self, rows: &[ComposerRow]) -> (usize, usize) {
         // At the end of a wrapped row the cursor is at the beginning of the next.
         let row = rows.iter().rposition(|row| row.range.start <= self.cursor).unwrap_or(0);
         let before =
@@ -393,7 +393,7 @@ mod tests {
     }
 
     /// Starts with the cursor at `|`, does the edits and gives what is there then.
-    fn check(start: &str, edits: &[Edit], expected: &str) {
+    fn check(start: &str, edits: &[ComposerEdit], expected: &str) {
         let (before, after) = start.split_once('|').unwrap();
         let mut composer = Composer::with(&format!("{before}{after}"));
         composer.cursor = before.len();
@@ -405,8 +405,8 @@ mod tests {
 
     #[test]
     fn edits_move_and_change_by_what_people_see() {
-        use Edit::{Cut, Delete, Move, Redo, Type, Undo, Yank};
-        use Motion::{End, Left, LineEnd, LineStart, Right, Start, WordLeft, WordRight};
+        use ComposerEdit::{Cut, Delete, Move, Redo, Type, Undo, Yank};
+        use CursorMotion::{End, Left, LineEnd, LineStart, Right, Start, WordLeft, WordRight};
         check("|", &[Type('a'), Type('é'), Type('日')], "aé日|");
         check("a👨‍👩‍👧b|", &[Delete(Left), Delete(Left)], "a|");
         check("e\u{301}|x", &[Move(Left), Delete(Right)], "|x");
@@ -430,11 +430,11 @@ mod tests {
         composer.paste_text(&"x".repeat(2000));
         assert_eq!(shown(&composer), "see [Pasted text #1, 10 lines]small[Pasted text #2, 2000 characters]|");
         assert_eq!(composer.text(), format!("see {}small{}", "line\n".repeat(10), "x".repeat(2000)));
-        composer.edit(Edit::Delete(Motion::Left));
-        composer.edit(Edit::Delete(Motion::WordLeft));
-        composer.edit(Edit::Delete(Motion::Left));
+        composer.edit(ComposerEdit::Delete(CursorMotion::Left));
+        composer.edit(ComposerEdit::Delete(CursorMotion::WordLeft));
+        composer.edit(ComposerEdit::Delete(CursorMotion::Left));
         assert_eq!(composer.text(), "see ");
-        composer.edit(Edit::Undo);
+        composer.edit(ComposerEdit::Undo);
         assert_eq!(composer.text(), format!("see {}", "line\n".repeat(10)));
         // Nobody can write a character that stands for a paste.
         composer.set("\u{f0000}");

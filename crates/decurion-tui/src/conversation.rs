@@ -10,8 +10,8 @@ use decurion_protocol::{
 };
 use serde_json::Value;
 
-use crate::report::{self, Finished};
-pub use crate::view::diff::{Change, Hunk};
+use crate::report::{self, FinishedTask};
+pub use crate::view::diff::{FileChange, Hunk};
 use crate::view::markdown::settled;
 
 /// The tool that starts agents.
@@ -27,7 +27,7 @@ const MISSED: &str = "part of the answer above was missed while streaming; here 
 
 /// One piece of a conversation.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Item {
+pub enum ConversationItem {
     /// What a new conversation begins with.
     Greeting(Box<Greeting>),
     /// What a person asked.
@@ -49,7 +49,7 @@ pub enum Item {
         rejected: Option<String>,
     },
     /// A background agent or command that the model hears of now.
-    Finished(Box<Finished>),
+    Finished(Box<FinishedTask>),
     /// What the runtime has to say.
     Notice {
         /// `info`, `warning` or `error`.
@@ -90,7 +90,7 @@ pub struct Called {
     pub output: String,
     /// How many lines that had.
     pub lines: usize,
-    pub change: Option<Change>,
+    pub change: Option<FileChange>,
     /// The list of steps that it wrote.
     pub todos: Option<Vec<Todo>>,
     /// What an agent that was waited for has used.
@@ -112,7 +112,7 @@ pub struct Calling {
 
 /// A call that was refused.
 #[derive(Debug)]
-struct Refused {
+struct RefusedCall {
     call: CallId,
     /// What it was about.
     title: String,
@@ -126,7 +126,7 @@ struct Refused {
 pub struct Conversation {
     agent: Option<AgentId>,
     /// What is finished and was not taken yet.
-    fresh: VecDeque<Item>,
+    fresh: VecDeque<ConversationItem>,
     /// What the model is saying, as far as it is not finished.
     saying: String,
     /// The beginning of it, as far as that is finished already.
@@ -138,7 +138,7 @@ pub struct Conversation {
     /// Calls that were asked about and not begun, and what they are about.
     asked: Vec<(CallId, String)>,
     /// Calls that were refused and have no result yet.
-    refused: Vec<Refused>,
+    refused: Vec<RefusedCall>,
     /// The calls of the last reply, and what they are about by their input.
     wanted: Vec<(CallId, String)>,
     /// An error that was shown, before the end that repeats it.
@@ -155,7 +155,7 @@ impl Conversation {
     }
 
     /// What is finished since this was asked last.
-    pub fn take_finished(&mut self) -> Vec<Item> {
+    pub fn take_finished(&mut self) -> Vec<ConversationItem> {
         self.fresh.drain(..).collect()
     }
 
@@ -204,7 +204,7 @@ impl Conversation {
                 let title = asked.map_or_else(|| title_of(tool, input), |(_, title)| title.clone());
                 let plan = choice::plan(input).filter(|_| tool == EXIT_PLAN).map(str::to_owned);
                 let (call, reason) = (call.clone(), decision.reason.clone());
-                self.refused.push(Refused { call, title, plan, reason });
+                self.refused.push(RefusedCall { call, title, plan, reason });
             }
             Event::Asked { question } if question.elicitation.is_none() => {
                 self.asked.push((question.call.clone(), question.intent.title.clone()));
@@ -220,11 +220,13 @@ impl Conversation {
             }),
             Event::ShellEnded { shell } => {
                 self.close(&shell.call, SHELL);
-                self.push(Item::Call(Box::new(Called::shell(shell))));
+                self.push(ConversationItem::Call(Box::new(Called::shell(shell))));
             }
-            Event::Compacted { tokens_before, .. } => self.push(Item::Shortened { tokens: *tokens_before }),
+            Event::Compacted { tokens_before, .. } => {
+                self.push(ConversationItem::Shortened { tokens: *tokens_before })
+            }
             Event::Notice { level, text } => {
-                self.push(Item::Notice { level: level.clone(), text: text.clone() });
+                self.push(ConversationItem::Notice { level: level.clone(), text: text.clone() });
             }
             Event::RunEnded { outcome, .. } => self.end(outcome),
             _ => {}
@@ -235,20 +237,21 @@ impl Conversation {
         let refused = self.refused.iter_mut().find(|refused| refused.call == *call);
         let rejected = refused.and_then(|refused| {
             let reason = report::refusal(&refused.reason);
-            Some(Item::Plan { text: refused.plan.take()?, rejected: Some(reason) })
+            Some(ConversationItem::Plan { text: refused.plan.take()?, rejected: Some(reason) })
         });
         // An event that closes a call of another agent has no tool.
         let calling = self.calling.iter().find(|calling| calling.call == *call);
         let tool = calling.filter(|_| tool.is_empty()).map_or(tool, |calling| &calling.tool).to_owned();
         let title = self.close(call, &tool);
-        let agreed = report::agreed_plan(&tool, output).map(|text| Item::Plan { text, rejected: None });
+        let agreed =
+            report::agreed_plan(&tool, output).map(|text| ConversationItem::Plan { text, rejected: None });
         let item = rejected.or(agreed);
-        self.push(
-            item.unwrap_or_else(|| Item::Call(Box::new(Called::new(&tool, title, output, duration_ms)))),
-        );
+        self.push(item.unwrap_or_else(|| {
+            ConversationItem::Call(Box::new(Called::new(&tool, title, output, duration_ms)))
+        }));
     }
 
-    fn push(&mut self, item: Item) {
+    fn push(&mut self, item: ConversationItem) {
         self.is_empty = false;
         self.fresh.push_back(item);
     }
@@ -258,16 +261,20 @@ impl Conversation {
             (Role::User, Origin::Prompt) => {
                 let text = typed_text(message);
                 if !text.is_empty() {
-                    self.push(Item::Prompt(text));
+                    self.push(ConversationItem::Prompt(text));
                 }
             }
             (Role::User, Origin::Note(kind)) if kind == "notification" => {
-                message.blocks.iter().filter_map(told).for_each(|text| self.push(Item::Prompt(text)));
+                message
+                    .blocks
+                    .iter()
+                    .filter_map(told)
+                    .for_each(|text| self.push(ConversationItem::Prompt(text)));
             }
             (Role::Assistant, Origin::Model) => self.reply(message),
             (Role::Assistant, Origin::Synthetic) => {
                 self.told = message.text();
-                self.push(Item::Notice { level: "error".to_owned(), text: self.told.clone() });
+                self.push(ConversationItem::Notice { level: "error".to_owned(), text: self.told.clone() });
             }
             _ => {}
         }
@@ -288,10 +295,10 @@ impl Conversation {
                     self.wanted.push((id.clone(), title_of(name, input)));
                 }
                 Block::Thinking { thinking, .. } if !thinking.trim().is_empty() => {
-                    self.push(Item::Thought(thinking.clone()));
+                    self.push(ConversationItem::Thought(thinking.clone()));
                 }
                 Block::Text { text } if is_new && !text.trim().is_empty() => {
-                    self.push(Item::Said { text: text.clone(), goes_on: false });
+                    self.push(ConversationItem::Said { text: text.clone(), goes_on: false });
                 }
                 _ => {}
             }
@@ -303,7 +310,7 @@ impl Conversation {
         if let Some(rest) = after(&text, &finished) {
             self.say_rest(rest, !finished.is_empty());
         } else {
-            self.push(Item::Notice { level: "warning".to_owned(), text: MISSED.to_owned() });
+            self.push(ConversationItem::Notice { level: "warning".to_owned(), text: MISSED.to_owned() });
             self.say_rest(&text, false);
         }
     }
@@ -312,7 +319,7 @@ impl Conversation {
     fn say_rest(&mut self, rest: &str, goes_on: bool) {
         let text = rest.trim_end();
         if !text.is_empty() {
-            self.push(Item::Said { text: text.to_owned(), goes_on });
+            self.push(ConversationItem::Said { text: text.to_owned(), goes_on });
         }
     }
 
@@ -337,7 +344,7 @@ impl Conversation {
                 self.thinking.clear();
                 if was_shown {
                     let text = format!("the answer above broke off; retrying: {reason}");
-                    self.push(Item::Notice { level: "warning".to_owned(), text });
+                    self.push(ConversationItem::Notice { level: "warning".to_owned(), text });
                 }
             }
             _ => {}
@@ -362,7 +369,7 @@ impl Conversation {
             if !done.is_empty() {
                 let goes_on = !self.finished.is_empty();
                 self.finished.push_str(&done);
-                self.push(Item::Said { text: done, goes_on });
+                self.push(ConversationItem::Said { text: done, goes_on });
             }
         }
     }
@@ -406,11 +413,11 @@ impl Conversation {
         let (told, replies) = (std::mem::take(&mut self.told), std::mem::take(&mut self.replies));
         match outcome {
             Outcome::Completed { limit: None, report } if replies == 0 && !report.trim().is_empty() => {
-                self.push(Item::Notice { level: "warning".to_owned(), text: report.clone() });
+                self.push(ConversationItem::Notice { level: "warning".to_owned(), text: report.clone() });
             }
             Outcome::Completed { limit: None, .. } => {}
             Outcome::Failed { error: said } | Outcome::Stalled { waiting_for: said } if *said == told => {}
-            _ => self.push(Item::Ended(outcome.clone())),
+            _ => self.push(ConversationItem::Ended(outcome.clone())),
         }
     }
 }
@@ -455,7 +462,7 @@ impl Called {
             } else {
                 cut(&text, MOST_OUTPUT).to_owned()
             },
-            change: output.structured.as_ref().and_then(Change::reported),
+            change: output.structured.as_ref().and_then(FileChange::reported),
             todos: output.todos(),
             used: output.structured.as_ref().and_then(report::used),
             duration_ms,
@@ -616,11 +623,11 @@ mod tests {
         );
     }
 
-    fn words(item: &Item) -> String {
+    fn words(item: &ConversationItem) -> String {
         match item {
-            Item::Said { text, goes_on: true } => format!("… {text}"),
-            Item::Said { text, goes_on: false } => text.clone(),
-            Item::Notice { text, .. } => format!("({text})"),
+            ConversationItem::Said { text, goes_on: true } => format!("… {text}"),
+            ConversationItem::Said { text, goes_on: false } => text.clone(),
+            ConversationItem::Notice { text, .. } => format!("({text})"),
             other => format!("{other:?}"),
         }
     }

@@ -10,9 +10,9 @@ use decurion_protocol::{Envelope, Event, Link};
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
-use crate::Signal;
-use crate::app::{App, Effect, Input};
-use crate::port::{Desk, Draft, EditorEnd, Errand, Purpose};
+use crate::OutsideSignal;
+use crate::app::{App, AppInput, Effect};
+use crate::port::{EditorDraft, EditorEnd, FrontEndJob, FrontEndPort, JobPurpose};
 
 /// How long an editor may take to end, once it is asked and once it has no choice.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -22,24 +22,24 @@ pub(crate) enum Edited {
     /// It is shown; this is to be done.
     Done(Vec<Effect>),
     /// The program is to end.
-    By(Signal),
+    By(OutsideSignal),
     /// The session has ended.
     SessionOver,
 }
 
 /// Signals, first those that came while the loop was busy.
 pub(crate) struct Signals<'a> {
-    aside: VecDeque<Signal>,
-    more: &'a mut mpsc::Receiver<Signal>,
+    aside: VecDeque<OutsideSignal>,
+    more: &'a mut mpsc::Receiver<OutsideSignal>,
 }
 
 impl<'a> Signals<'a> {
-    pub fn new(more: &'a mut mpsc::Receiver<Signal>) -> Self {
+    pub fn new(more: &'a mut mpsc::Receiver<OutsideSignal>) -> Self {
         Self { aside: VecDeque::new(), more }
     }
 
     /// The next one. Cancelling the wait loses none.
-    pub async fn recv(&mut self) -> Option<Signal> {
+    pub async fn recv(&mut self) -> Option<OutsideSignal> {
         match self.aside.pop_front() {
             Some(signal) => Some(signal),
             None => self.more.recv().await,
@@ -58,7 +58,7 @@ pub(crate) struct Beside<'a, 'b> {
 
 impl Beside<'_, '_> {
     /// Opens an editor and waits until it is closed.
-    pub async fn edit(self, desk: &dyn Desk, draft: Draft) -> Edited {
+    pub async fn edit(self, desk: &dyn FrontEndPort, draft: EditorDraft) -> Edited {
         let Self { app, link, signals, taken } = self;
         let mut effects = Vec::new();
         // What was asked before may change the prompt, which is in the editor's hands.
@@ -69,20 +69,20 @@ impl Beside<'_, '_> {
             tokio::select! {
                 biased;
                 Some(signal) = signals.more.recv() => match signal {
-                    Signal::Terminate | Signal::Hangup => {
+                    OutsideSignal::Terminate | OutsideSignal::Hangup => {
                         end(desk, &mut editing, signal).await;
                         give_back(app, draft, None);
                         return Edited::By(signal);
                     }
                     // They are about the screen, and wait until there is one.
-                    Signal::Interrupt | Signal::Suspend => signals.aside.push_back(signal),
+                    OutsideSignal::Interrupt | OutsideSignal::Suspend => signals.aside.push_back(signal),
                 },
                 written = &mut editing => break written,
                 event = link.events.next(), if !is_over => match event {
                     None => is_over = true,
                     Some(event) if is_known(&event, taken) => {}
                     Some(event) if matches!(event.event, Event::Replied { .. }) => replies.push(event),
-                    Some(event) => effects.extend(app.update(Input::Event(event))),
+                    Some(event) => effects.extend(app.update(AppInput::Event(event))),
                 },
             }
         };
@@ -94,31 +94,35 @@ impl Beside<'_, '_> {
             app.say("warning", error.clone());
         }
         match (written, draft) {
-            (written, Draft::Text(before)) => {
-                effects.extend(app.update(Input::Edited(written.unwrap_or(before))));
+            (written, EditorDraft::Text(before)) => {
+                effects.extend(app.update(AppInput::Edited(written.unwrap_or(before))));
             }
-            (Ok(_), Draft::File(path)) if !path.contains("/agents/") => {}
-            (Ok(_), Draft::File(path)) => {
+            (Ok(_), EditorDraft::File(path)) if !path.contains("/agents/") => {}
+            (Ok(_), EditorDraft::File(path)) => {
                 let words = vec!["agents".to_owned(), "lint".to_owned(), path];
-                effects.push(Effect::Errand(Purpose::Say, Errand::Program(words)));
+                effects.push(Effect::Errand(JobPurpose::Say, FrontEndJob::Program(words)));
             }
-            (Err(_), Draft::File(_)) => {}
+            (Err(_), EditorDraft::File(_)) => {}
         }
-        effects.extend(replies.into_iter().flat_map(|reply| app.update(Input::Event(reply))));
+        effects.extend(replies.into_iter().flat_map(|reply| app.update(AppInput::Event(reply))));
         Edited::Done(effects)
     }
 }
 
 /// Puts a prompt back from which it was taken, with what an editor has made of it: it is not lost with the session.
-fn give_back(app: &mut App, draft: Draft, written: Option<String>) {
-    if let Draft::Text(before) = draft {
-        app.update(Input::Edited(written.unwrap_or(before)));
+fn give_back(app: &mut App, draft: EditorDraft, written: Option<String>) {
+    if let EditorDraft::Text(before) = draft {
+        app.update(AppInput::Edited(written.unwrap_or(before)));
     }
 }
 
 /// Lets an editor end, since the program does.
-async fn end(desk: &dyn Desk, editing: &mut BoxFuture<'_, Result<String, String>>, signal: Signal) {
-    let how = if signal == Signal::Hangup { EditorEnd::Hangup } else { EditorEnd::Terminate };
+async fn end(
+    desk: &dyn FrontEndPort,
+    editing: &mut BoxFuture<'_, Result<String, String>>,
+    signal: OutsideSignal,
+) {
+    let how = if signal == OutsideSignal::Hangup { EditorEnd::Hangup } else { EditorEnd::Terminate };
     for how in [how, EditorEnd::Kill] {
         desk.end_editor(how);
         if tokio::time::timeout(PATIENCE, &mut *editing).await.is_ok() {
@@ -149,8 +153,8 @@ mod tests {
     use crate::app::Farewell;
     use crate::history::History;
     use crate::keymap::Keymap;
-    use crate::perform::{Hands, Wish};
-    use crate::port::Fruit;
+    use crate::perform::{Performer, TerminalEffect};
+    use crate::port::JobResult;
     use crate::theme::{Shades, Theme};
 
     /// A program whose editor is closed with this text, or never.
@@ -160,10 +164,10 @@ mod tests {
         told: Mutex<Vec<EditorEnd>>,
     }
 
-    impl Desk for Editor {
+    impl FrontEndPort for Editor {
         fn remember(&self, _prompt: &str) {}
 
-        fn edit(&self, _draft: Draft) -> BoxFuture<'_, Result<String, String>> {
+        fn edit(&self, _draft: EditorDraft) -> BoxFuture<'_, Result<String, String>> {
             let written = self.written.lock().unwrap().take();
             Box::pin(async move {
                 match written {
@@ -185,7 +189,7 @@ mod tests {
             Box::pin(async { Ok(()) })
         }
 
-        fn run(&self, _errand: Errand) -> BoxFuture<'static, Result<Fruit, String>> {
+        fn run(&self, _errand: FrontEndJob) -> BoxFuture<'static, Result<JobResult, String>> {
             Box::pin(async { Err("nothing is done here".to_owned()) })
         }
     }
@@ -228,7 +232,7 @@ mod tests {
             close.send("what I wrote".to_owned()).unwrap();
         };
         // Were nothing taken, the session would wait for room, and the editor for the session.
-        let both = async { tokio::join!(beside.edit(&desk, Draft::Text(String::new())), session).0 };
+        let both = async { tokio::join!(beside.edit(&desk, EditorDraft::Text(String::new())), session).0 };
         let edited = tokio::time::timeout(Duration::from_secs(1), both).await.unwrap();
         assert!(matches!(edited, Edited::Done(_)));
         assert_eq!(app.take_draft().as_deref(), Some("what I wrote"));
@@ -239,9 +243,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_prompt_that_is_refused_meanwhile_stands_above_what_was_written() {
         let (mut app, (events, _requests, mut link)) = (app(), session());
-        app.update(Input::Paste("a prompt".to_owned()));
+        app.update(AppInput::Paste("a prompt".to_owned()));
         let enter = crossterm::event::KeyEvent::from(crossterm::event::KeyCode::Enter);
-        let sent = app.update(Input::Key(enter)).into_iter().find_map(|effect| match effect {
+        let sent = app.update(AppInput::Key(enter)).into_iter().find_map(|effect| match effect {
             Effect::Send(request) => Some(request.id),
             _ => None,
         });
@@ -257,7 +261,7 @@ mod tests {
             let _room = events.reserve().await.unwrap();
             close.send("what I wrote".to_owned()).unwrap();
         };
-        tokio::join!(beside.edit(&desk, Draft::Text(String::new())), session);
+        tokio::join!(beside.edit(&desk, EditorDraft::Text(String::new())), session);
         assert_eq!(app.take_draft().as_deref(), Some("a prompt\n\nwhat I wrote"));
     }
 
@@ -265,17 +269,17 @@ mod tests {
     async fn a_prompt_without_room_at_the_session_is_written_again_and_holds_up_nothing() {
         let (mut app, (_events, mut requests, link)) = (app(), session());
         while link.commands.try_send(Request { id: RequestId(99), command: Command::Tasks }).is_ok() {}
-        app.update(Input::Paste("a prompt".to_owned()));
+        app.update(AppInput::Paste("a prompt".to_owned()));
         let enter = crossterm::event::KeyEvent::from(crossterm::event::KeyCode::Enter);
-        let effects = app.update(Input::Key(enter));
-        let hands = Hands {
+        let effects = app.update(AppInput::Key(enter));
+        let hands = Performer {
             commands: link.commands.clone(),
             desk: Arc::new(Editor::default()),
             errands: mpsc::channel(1).0,
         };
         for effect in effects {
             let taken = tokio::time::timeout(Duration::from_secs(1), hands.take(effect)).await;
-            if let Some(Wish::NoRoom(request)) = taken.expect("the screen waits for the session") {
+            if let Some(TerminalEffect::NoRoom(request)) = taken.expect("the screen waits for the session") {
                 app.no_room(request);
             }
         }
@@ -295,23 +299,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_editor_that_does_not_end_is_ended() {
         for (signal, first) in
-            [(Signal::Terminate, EditorEnd::Terminate), (Signal::Hangup, EditorEnd::Hangup)]
+            [(OutsideSignal::Terminate, EditorEnd::Terminate), (OutsideSignal::Hangup, EditorEnd::Hangup)]
         {
             let (mut app, (_events, _requests, mut link)) = (app(), session());
             let desk = Editor::default();
             let (sender, mut signals) = mpsc::channel(4);
-            for signal in [Signal::Suspend, Signal::Interrupt, signal] {
+            for signal in [OutsideSignal::Suspend, OutsideSignal::Interrupt, signal] {
                 sender.send(signal).await.unwrap();
             }
             let mut signals = Signals::new(&mut signals);
             let beside = Beside { app: &mut app, link: &mut link, signals: &mut signals, taken: 0 };
-            let edited = beside.edit(&desk, Draft::Text("half a thought".to_owned())).await;
+            let edited = beside.edit(&desk, EditorDraft::Text("half a thought".to_owned())).await;
             assert!(matches!(edited, Edited::By(by) if by == signal));
             assert_eq!(app.take_draft().as_deref(), Some("half a thought"));
             assert_eq!(*desk.told.lock().unwrap(), [first, EditorEnd::Kill]);
             // What is about the screen is heeded by whoever draws it next.
-            assert_eq!(signals.recv().await, Some(Signal::Suspend));
-            assert_eq!(signals.recv().await, Some(Signal::Interrupt));
+            assert_eq!(signals.recv().await, Some(OutsideSignal::Suspend));
+            assert_eq!(signals.recv().await, Some(OutsideSignal::Interrupt));
         }
     }
 }

@@ -10,15 +10,15 @@ use ratatui_core::text::{Line, Span};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::composer::{Composer, Edit, Motion};
+use crate::composer::{Composer, ComposerEdit, CursorMotion};
 use crate::keymap::{Action, Keymap};
-use crate::list::{List, Picked};
-use crate::screen::{Cursor, Screen};
-use crate::terminal::Terminal;
-use crate::terminal_events::Keys;
+use crate::list::{ChoiceList, ListAction};
+use crate::screen::{CursorPosition, TerminalScreen};
+use crate::terminal::OwnedTerminal;
+use crate::terminal_events::TerminalEvents;
 use crate::text::{cut, one_line, width, wrap};
 use crate::theme::{Shades, Theme};
-use crate::{Signal, Whole};
+use crate::{FrameWriter, OutsideSignal};
 
 /// The longest key that is taken: far more than any has.
 const MOST_HIDDEN: usize = 8192;
@@ -26,19 +26,19 @@ const MOST_HIDDEN: usize = 8192;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A terminal at which questions are asked. It is given back when this is dropped.
-pub struct Form {
+pub struct TerminalForm {
     // Before the terminal, which is given back last.
-    screen: Screen<Whole>,
-    keys: Keys,
+    screen: TerminalScreen<FrameWriter>,
+    keys: TerminalEvents,
     keymap: Keymap,
     theme: Theme,
     /// The earlier text, for drawing it again.
     said: Vec<Line<'static>>,
-    signals: Option<mpsc::Receiver<Signal>>,
-    ended_by: Option<Signal>,
+    signals: Option<mpsc::Receiver<OutsideSignal>>,
+    ended_by: Option<OutsideSignal>,
     /// Stops this program until the shell continues it.
     suspend: fn() -> bool,
-    terminal: Terminal,
+    terminal: OwnedTerminal,
 }
 
 /// What something said means.
@@ -63,17 +63,17 @@ enum Happened {
     Gone,
 }
 
-impl Form {
+impl TerminalForm {
     /// Takes the terminal. Where nothing listens to signals yet, they end the program as usual; else they come in here.
     pub fn take(
         shades: Shades,
-        signals: Option<mpsc::Receiver<Signal>>,
+        signals: Option<mpsc::Receiver<OutsideSignal>>,
         suspend: fn() -> bool,
     ) -> io::Result<Self> {
-        let terminal = Terminal::take(crate::terminal::Notices::Off)?;
+        let terminal = OwnedTerminal::take(crate::terminal::Notices::Off)?;
         Ok(Self {
-            screen: Screen::new(Whole, Terminal::size()),
-            keys: Keys::new()?,
+            screen: TerminalScreen::new(FrameWriter, OwnedTerminal::size()),
+            keys: TerminalEvents::new()?,
             keymap: Keymap::default(),
             theme: Theme::new(shades),
             said: Vec::new(),
@@ -85,7 +85,7 @@ impl Form {
     }
 
     /// Gives the terminal back; the signal that ended the questions, if one did, the key for an interrupt included.
-    pub async fn end(mut self) -> Option<Signal> {
+    pub async fn end(mut self) -> Option<OutsideSignal> {
         let _ = self.screen.leave();
         self.keys.end().await;
         self.ended_by
@@ -104,7 +104,7 @@ impl Form {
     }
 
     /// Lets a person choose from a list; none if they left it.
-    pub async fn choose(&mut self, list: &mut List) -> io::Result<Option<(char, String, String)>> {
+    pub async fn choose(&mut self, list: &mut ChoiceList) -> io::Result<Option<(char, String, String)>> {
         loop {
             let (columns, rows) = (self.columns(), usize::from(self.screen.size().1));
             let live = list.lines(&self.theme, columns, rows.saturating_sub(2), jiff::Timestamp::UNIX_EPOCH);
@@ -116,14 +116,14 @@ impl Form {
                     if let Some(words) = list.writing() {
                         words.insert(&one_line(text.trim()));
                     }
-                    Picked::Taken
+                    ListAction::Taken
                 }
-                Happened::Resized | Happened::Other => Picked::Taken,
+                Happened::Resized | Happened::Other => ListAction::Taken,
             };
             match picked {
-                Picked::Taken | Picked::Passed => {}
-                Picked::Closed => return self.closed(),
-                Picked::Do(key, id, words) => {
+                ListAction::Taken | ListAction::Passed => {}
+                ListAction::Closed => return self.closed(),
+                ListAction::Do(key, id, words) => {
                     self.draw(&[], None)?;
                     return Ok(Some((key, id, words)));
                 }
@@ -252,7 +252,7 @@ impl Form {
             signal = signal => {
                 // The others are keys here.
                 match signal {
-                    Some(signal @ (Signal::Terminate | Signal::Hangup)) => {
+                    Some(signal @ (OutsideSignal::Terminate | OutsideSignal::Hangup)) => {
                         self.ended_by = Some(signal);
                         return Ok(Happened::Gone);
                     }
@@ -264,13 +264,13 @@ impl Form {
             happening = self.keys.next() => happening,
         };
         let Some(happening) = happening else {
-            self.ended_by = Some(Signal::Hangup);
+            self.ended_by = Some(OutsideSignal::Hangup);
             return Ok(Happened::Gone);
         };
         Ok(match happening? {
             Happening::Key(key) if key.kind != KeyEventKind::Release => match self.keymap.action(&key) {
                 Some(Action::Leave) => {
-                    self.ended_by = Some(Signal::Interrupt);
+                    self.ended_by = Some(OutsideSignal::Interrupt);
                     Happened::Gone
                 }
                 Some(Action::Suspend) => {
@@ -289,8 +289,8 @@ impl Form {
         })
     }
 
-    fn draw(&mut self, live: &[Line<'static>], cursor: Cursor) -> io::Result<()> {
-        let size = Terminal::size();
+    fn draw(&mut self, live: &[Line<'static>], cursor: CursorPosition) -> io::Result<()> {
+        let size = OwnedTerminal::size();
         if size == self.screen.size() {
             return self.screen.draw(&[], live, cursor);
         }
@@ -322,13 +322,15 @@ pub fn characters(count: usize) -> String {
 }
 
 /// The effect of a key on a hidden text, which has no visible cursor.
-fn change(secret: &mut String, edit: Edit) {
+fn change(secret: &mut String, edit: ComposerEdit) {
     match edit {
-        Edit::Type(letter) if secret.len() < MOST_HIDDEN && !letter.is_control() => secret.push(letter),
-        Edit::Delete(Motion::Left) => {
+        ComposerEdit::Type(letter) if secret.len() < MOST_HIDDEN && !letter.is_control() => {
+            secret.push(letter)
+        }
+        ComposerEdit::Delete(CursorMotion::Left) => {
             secret.pop();
         }
-        Edit::Cut(_) => secret.clear(),
+        ComposerEdit::Cut(_) => secret.clear(),
         _ => {}
     }
 }
@@ -341,12 +343,12 @@ mod tests {
     fn a_hidden_text_is_typed_at_its_end_and_cleared_whole() {
         let mut secret = String::new();
         for letter in "sk-1x".chars() {
-            change(&mut secret, Edit::Type(letter));
+            change(&mut secret, ComposerEdit::Type(letter));
         }
-        change(&mut secret, Edit::Move(Motion::Left));
-        change(&mut secret, Edit::Delete(Motion::Left));
+        change(&mut secret, ComposerEdit::Move(CursorMotion::Left));
+        change(&mut secret, ComposerEdit::Delete(CursorMotion::Left));
         assert_eq!(secret, "sk-1");
-        change(&mut secret, Edit::Cut(Motion::LineStart));
+        change(&mut secret, ComposerEdit::Cut(CursorMotion::LineStart));
         assert_eq!(secret, "");
     }
 }

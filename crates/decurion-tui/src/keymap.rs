@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::composer::{Edit, Motion};
+use crate::composer::{ComposerEdit, CursorMotion};
 
 /// What a key does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum Action {
     Down,
     PageUp,
     PageDown,
-    Edit(Edit),
+    Edit(ComposerEdit),
 }
 
 /// Names of actions, as a person's file has them, with their keys and a few words for the help.
@@ -72,38 +72,68 @@ const TABLE: &[(&str, Action, &[&str], &str)] = &[
     ("down", Action::Down, &["down", "ctrl+n"], "down, or the next prompt"),
     ("pageUp", Action::PageUp, &["pageup"], "a page up"),
     ("pageDown", Action::PageDown, &["pagedown"], "a page down"),
-    ("left", Action::Edit(Edit::Move(Motion::Left)), &["left"], "left"),
-    ("right", Action::Edit(Edit::Move(Motion::Right)), &["right", "ctrl+f"], "right"),
+    ("left", Action::Edit(ComposerEdit::Move(CursorMotion::Left)), &["left"], "left"),
+    ("right", Action::Edit(ComposerEdit::Move(CursorMotion::Right)), &["right", "ctrl+f"], "right"),
     (
         "wordLeft",
-        Action::Edit(Edit::Move(Motion::WordLeft)),
+        Action::Edit(ComposerEdit::Move(CursorMotion::WordLeft)),
         &["alt+left", "ctrl+left", "alt+b"],
         "a word left",
     ),
     (
         "wordRight",
-        Action::Edit(Edit::Move(Motion::WordRight)),
+        Action::Edit(ComposerEdit::Move(CursorMotion::WordRight)),
         &["alt+right", "ctrl+right", "alt+f"],
         "a word right",
     ),
     (
         "lineStart",
-        Action::Edit(Edit::Move(Motion::LineStart)),
+        Action::Edit(ComposerEdit::Move(CursorMotion::LineStart)),
         &["home", "ctrl+a"],
         "to the start of the line",
     ),
-    ("lineEnd", Action::Edit(Edit::Move(Motion::LineEnd)), &["end", "ctrl+e"], "to the end of the line"),
-    ("start", Action::Edit(Edit::Move(Motion::Start)), &["ctrl+home"], "to the beginning"),
-    ("end", Action::Edit(Edit::Move(Motion::End)), &["ctrl+end"], "to the end"),
-    ("deleteLeft", Action::Edit(Edit::Delete(Motion::Left)), &["backspace", "ctrl+h"], "delete"),
-    ("deleteRight", Action::Edit(Edit::Delete(Motion::Right)), &["delete"], "delete ahead"),
-    ("cutWordLeft", Action::Edit(Edit::Cut(Motion::WordLeft)), &["ctrl+w", "alt+backspace"], "cut a word"),
-    ("cutWordRight", Action::Edit(Edit::Cut(Motion::WordRight)), &["alt+d"], "cut the next word"),
-    ("cutToStart", Action::Edit(Edit::Cut(Motion::LineStart)), &["ctrl+u"], "cut to the start of the line"),
-    ("cutToEnd", Action::Edit(Edit::Cut(Motion::LineEnd)), &["ctrl+k"], "cut to the end of the line"),
-    ("yank", Action::Edit(Edit::Yank), &["ctrl+y"], "paste what was cut"),
-    ("undo", Action::Edit(Edit::Undo), &["ctrl+_", "ctrl+/", "ctrl+7"], "undo"),
-    ("redo", Action::Edit(Edit::Redo), &["alt+_", "alt+/"], "redo"),
+    (
+        "lineEnd",
+        Action::Edit(ComposerEdit::Move(CursorMotion::LineEnd)),
+        &["end", "ctrl+e"],
+        "to the end of the line",
+    ),
+    ("start", Action::Edit(ComposerEdit::Move(CursorMotion::Start)), &["ctrl+home"], "to the beginning"),
+    ("end", Action::Edit(ComposerEdit::Move(CursorMotion::End)), &["ctrl+end"], "to the end"),
+    (
+        "deleteLeft",
+        Action::Edit(ComposerEdit::Delete(CursorMotion::Left)),
+        &["backspace", "ctrl+h"],
+        "delete",
+    ),
+    ("deleteRight", Action::Edit(ComposerEdit::Delete(CursorMotion::Right)), &["delete"], "delete ahead"),
+    (
+        "cutWordLeft",
+        Action::Edit(ComposerEdit::Cut(CursorMotion::WordLeft)),
+        &["ctrl+w", "alt+backspace"],
+        "cut a word",
+    ),
+    (
+        "cutWordRight",
+        Action::Edit(ComposerEdit::Cut(CursorMotion::WordRight)),
+        &["alt+d"],
+        "cut the next word",
+    ),
+    (
+        "cutToStart",
+        Action::Edit(ComposerEdit::Cut(CursorMotion::LineStart)),
+        &["ctrl+u"],
+        "cut to the start of the line",
+    ),
+    (
+        "cutToEnd",
+        Action::Edit(ComposerEdit::Cut(CursorMotion::LineEnd)),
+        &["ctrl+k"],
+        "cut to the end of the line",
+    ),
+    ("yank", Action::Edit(ComposerEdit::Yank), &["ctrl+y"], "paste what was cut"),
+    ("undo", Action::Edit(ComposerEdit::Undo), &["ctrl+_", "ctrl+/", "ctrl+7"], "undo"),
+    ("redo", Action::Edit(ComposerEdit::Redo), &["alt+_", "alt+/"], "redo"),
 ];
 
 /// A key with what is held down beside it.
@@ -192,7 +222,7 @@ impl Keymap {
         }
         match key.code {
             KeyCode::Char(letter) if (chord.modifiers - KeyModifiers::SHIFT).is_empty() => {
-                Some(Action::Edit(Edit::Type(letter)))
+                Some(Action::Edit(ComposerEdit::Type(letter)))
             }
             _ => None,
         }
@@ -329,7 +359,10 @@ mod tests {
         assert_eq!(keymap.action(&key(KeyCode::BackTab, none)), Some(Action::Mode));
         assert_eq!(keymap.action(&key(KeyCode::BackTab, shift)), Some(Action::Mode));
         assert_eq!(keymap.action(&key(KeyCode::Char('B'), control | shift)), Some(Action::Background));
-        assert_eq!(keymap.action(&key(KeyCode::Char('A'), shift)), Some(Action::Edit(Edit::Type('A'))));
+        assert_eq!(
+            keymap.action(&key(KeyCode::Char('A'), shift)),
+            Some(Action::Edit(ComposerEdit::Type('A')))
+        );
         assert_eq!(keymap.action(&key(KeyCode::Char('q'), control)), None);
     }
 

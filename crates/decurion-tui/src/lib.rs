@@ -1,7 +1,7 @@
 //! The interactive front end. Takes a session's [`Link`]; draws it in a terminal and turns keys into commands.
 //!
 //! [`run`] is the one loop: what comes in goes to [`app::App`], which gives effects and lines; the effects are done here
-//! and the lines drawn by [`screen::Screen`].
+//! and the lines drawn by [`screen::TerminalScreen`].
 
 pub mod ansi;
 pub mod app;
@@ -45,13 +45,13 @@ use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use app::{App, Effect, Farewell, Input, Next};
+use app::{App, AppInput, Effect, Farewell, NextSession};
 use editor::{Beside, Edited, Signals, is_known};
-use perform::{Hands, Wish};
-use port::{Desk, Draft};
-use screen::Screen;
-use terminal::Terminal;
-use terminal_events::Keys;
+use perform::{Performer, TerminalEffect};
+use port::{EditorDraft, FrontEndPort};
+use screen::TerminalScreen;
+use terminal::OwnedTerminal;
+use terminal_events::TerminalEvents;
 
 /// What happens in the session is shown at most so often; keys are shown at once.
 const FRAME: Duration = Duration::from_millis(33);
@@ -68,7 +68,7 @@ const TWICE: Duration = Duration::from_secs(1);
 
 /// A wish from outside of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
+pub enum OutsideSignal {
     /// Interrupt the turn; twice in a second: leave.
     Interrupt,
     Terminate,
@@ -79,16 +79,16 @@ pub enum Signal {
 }
 
 #[derive(Debug)]
-pub enum Ended {
+pub enum FrontEndEnd {
     Left,
     /// The session ended by itself.
     Over,
     /// The person left, and the work continues without a terminal.
     Kept(Link, Box<SessionView>),
     /// Another session is wanted in its place.
-    Next(Box<Next>),
+    Next(Box<NextSession>),
     /// A signal asked for it.
-    By(Signal),
+    By(OutsideSignal),
 }
 
 /// What is shown, and with what.
@@ -99,7 +99,7 @@ pub struct Showing {
     /// The number of the last event that it has taken.
     pub taken: u64,
     /// What the program does for it.
-    pub desk: Arc<dyn Desk>,
+    pub desk: Arc<dyn FrontEndPort>,
     pub clock: Arc<dyn Clock>,
     /// The demo's player between the terminal and the screen, if any.
     pub between: Option<Between>,
@@ -110,12 +110,12 @@ pub struct Between {
     /// Gets what is typed at the terminal.
     pub typed: mpsc::Sender<Happening>,
     /// What the screen takes, as if it had been typed there.
-    pub given: mpsc::Receiver<Input>,
+    pub given: mpsc::Receiver<AppInput>,
 }
 
 impl Between {
     /// What it gives next. One that is gone, or was never there, gives nothing.
-    async fn next(between: &mut Option<Self>) -> Input {
+    async fn next(between: &mut Option<Self>) -> AppInput {
         let given = match between {
             Some(between) => between.given.recv().await,
             None => None,
@@ -128,12 +128,12 @@ impl Between {
 }
 
 /// Draws a session until a person leaves it or it ends.
-pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::Result<Ended> {
+pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<OutsideSignal>) -> io::Result<FrontEndEnd> {
     let Showing { link, app, taken, desk, clock, between } = showing;
-    let terminal = Terminal::take(app.known.notices)?;
-    let screen = Screen::new(Whole, Terminal::size()).linking(app.known.links.clone());
+    let terminal = OwnedTerminal::take(app.known.notices)?;
+    let screen = TerminalScreen::new(FrameWriter, OwnedTerminal::size()).linking(app.known.links.clone());
     let (errands, fruits) = mpsc::channel(64);
-    let hands = Hands { commands: link.commands.clone(), desk, errands };
+    let hands = Performer { commands: link.commands.clone(), desk, errands };
     let mut window = Window {
         link,
         app,
@@ -143,19 +143,19 @@ pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::
         signals: Signals::new(signals),
         terminal,
         screen,
-        keys: Keys::new()?,
+        keys: TerminalEvents::new()?,
         between,
         fruits,
         later: VecDeque::new(),
         interrupted: None,
-        normal: Terminal::size(),
+        normal: OwnedTerminal::size(),
         resized: None,
         drawn: None,
         dirty: true,
     };
     let ended = window.live().await;
     // Where another session takes this one's place, it has that too.
-    if !matches!(ended, Ok(Over::Left(Farewell::Next(_))))
+    if !matches!(ended, Ok(LoopEnd::Left(Farewell::Next(_))))
         && let Some(draft) = window.app.say_draft()
     {
         window.hands.desk.remember(&draft);
@@ -163,7 +163,7 @@ pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::
     // Drawing errors are ignored: work that is to be kept continues even if the terminal dies just now.
     let _ = match ended {
         // A terminal that is gone shows nothing, or is a shell's again.
-        Ok(Over::By(Signal::Hangup)) | Err(_) => window.screen.abandon(),
+        Ok(LoopEnd::By(OutsideSignal::Hangup)) | Err(_) => window.screen.abandon(),
         // The last message may not have been drawn yet.
         Ok(_) => {
             window.app.break_off();
@@ -172,15 +172,15 @@ pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::
         }
     };
     // A terminal that cannot be written to any more is gone, and the session ends as it does then.
-    let over = ended.unwrap_or(Over::By(Signal::Hangup));
+    let over = ended.unwrap_or(LoopEnd::By(OutsideSignal::Hangup));
     Ok(conclude(over, window.link, window.app).await)
 }
 
 /// Waits for one key at a terminal that shows no session. None for a key without a letter, after a signal to end, or
 /// once the terminal is gone.
-pub async fn one_key(signals: &mut mpsc::Receiver<Signal>) -> io::Result<Option<char>> {
-    let _terminal = Terminal::take(terminal::Notices::Off)?;
-    let mut keys = Keys::new()?;
+pub async fn one_key(signals: &mut mpsc::Receiver<OutsideSignal>) -> io::Result<Option<char>> {
+    let _terminal = OwnedTerminal::take(terminal::Notices::Off)?;
+    let mut keys = TerminalEvents::new()?;
     let letter = loop {
         tokio::select! {
             _ = signals.recv() => break None,
@@ -203,30 +203,30 @@ fn letter(key: &KeyEvent) -> Option<char> {
 }
 
 /// Ends the session, if it is to end. One of another process continues.
-async fn conclude(over: Over, mut link: Link, app: App) -> Ended {
-    let is_kept = matches!(over, Over::Session | Over::Left(Farewell::Keep));
+async fn conclude(over: LoopEnd, mut link: Link, app: App) -> FrontEndEnd {
+    let is_kept = matches!(over, LoopEnd::Session | LoopEnd::Left(Farewell::Keep));
     if !is_kept && !app.known.attached() {
         // A person who leaves a question wants no answer to it; one that was cut off by the terminal's end is asked
         // again.
-        if matches!(over, Over::Left(_)) && !app.view.questions.is_empty() {
+        if matches!(over, LoopEnd::Left(_)) && !app.view.questions.is_empty() {
             let request = Request { id: RequestId(u64::MAX - 1), command: Command::Interrupt };
             let _ = link.commands.send(request).await;
         }
         close(&mut link, "the person at the terminal has left").await;
     }
     match over {
-        Over::Session => Ended::Over,
-        Over::Left(Farewell::Keep) => Ended::Kept(link, Box::new(app.view)),
-        Over::Left(Farewell::Close) => Ended::Left,
-        Over::Left(Farewell::Next(next)) => Ended::Next(next),
-        Over::By(signal) => Ended::By(signal),
+        LoopEnd::Session => FrontEndEnd::Over,
+        LoopEnd::Left(Farewell::Keep) => FrontEndEnd::Kept(link, Box::new(app.view)),
+        LoopEnd::Left(Farewell::Close) => FrontEndEnd::Left,
+        LoopEnd::Left(Farewell::Next(next)) => FrontEndEnd::Next(next),
+        LoopEnd::By(signal) => FrontEndEnd::By(signal),
     }
 }
 
 /// The terminal as a frame is written to it: at once, so that none is seen in pieces.
-struct Whole;
+struct FrameWriter;
 
-impl io::Write for Whole {
+impl io::Write for FrameWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::io::write(rustix::stdio::stdout(), bytes)?)
     }
@@ -241,14 +241,14 @@ struct Window<'a> {
     link: Link,
     app: App,
     taken: u64,
-    hands: Hands,
+    hands: Performer,
     clock: Arc<dyn Clock>,
     signals: Signals<'a>,
-    terminal: Terminal,
-    screen: Screen<Whole>,
-    keys: Keys,
+    terminal: OwnedTerminal,
+    screen: TerminalScreen<FrameWriter>,
+    keys: TerminalEvents,
     between: Option<Between>,
-    fruits: mpsc::Receiver<Input>,
+    fruits: mpsc::Receiver<AppInput>,
     /// Effects that wait for the end of an editor.
     later: VecDeque<Effect>,
     /// The time of the last interrupt by a signal.
@@ -264,35 +264,35 @@ struct Window<'a> {
 }
 
 /// Whether the loop continues.
-enum Going {
+enum LoopStep {
     On,
-    Over(Over),
+    Over(LoopEnd),
 }
 
 /// Why it does not.
-enum Over {
+enum LoopEnd {
     Session,
     Left(Farewell),
     /// A signal said so.
-    By(Signal),
+    By(OutsideSignal),
 }
 
 impl Window<'_> {
-    async fn live(&mut self) -> io::Result<Over> {
+    async fn live(&mut self) -> io::Result<LoopEnd> {
         for effect in self.app.begin() {
-            if let Going::Over(over) = self.do_it(effect).await? {
+            if let LoopStep::Over(over) = self.do_it(effect).await? {
                 return Ok(over);
             }
         }
         // A terminal may have been resized before anybody listened.
-        if Terminal::size() == self.screen.size() {
+        if OwnedTerminal::size() == self.screen.size() {
             self.draw()?;
         } else {
             self.resize()?;
         }
         loop {
             while let Some(effect) = self.later.pop_front() {
-                if let Going::Over(over) = self.do_it(effect).await? {
+                if let LoopStep::Over(over) = self.do_it(effect).await? {
                     return Ok(over);
                 }
             }
@@ -304,17 +304,17 @@ impl Window<'_> {
                 Some(fruit) = self.fruits.recv() => self.update(fruit).await?,
                 input = Between::next(&mut self.between) => self.given(input).await?,
                 event = self.link.events.next() => match event {
-                    Some(event) if is_known(&event, self.taken) => Going::On,
-                    Some(event) => self.update(Input::Event(event)).await?,
-                    None => Going::Over(Over::Session),
+                    Some(event) if is_known(&event, self.taken) => LoopStep::On,
+                    Some(event) => self.update(AppInput::Event(event)).await?,
+                    None => LoopStep::Over(LoopEnd::Session),
                 },
-                () = self.link.commands.closed() => Going::Over(Over::Session),
+                () = self.link.commands.closed() => LoopStep::Over(LoopEnd::Session),
                 () = sleep_until(frame), if frame.is_some() => {
                     self.draw()?;
-                    Going::On
+                    LoopStep::On
                 }
             };
-            if let Going::Over(over) = going {
+            if let LoopStep::Over(over) = going {
                 return Ok(over);
             }
         }
@@ -333,14 +333,16 @@ impl Window<'_> {
     }
 
     /// Something happened at the terminal. One that is gone ends the loop.
-    async fn happened(&mut self, happening: Option<io::Result<Happening>>) -> io::Result<Going> {
-        let Some(Ok(mut happening)) = happening else { return Ok(Going::Over(Over::By(Signal::Hangup))) };
+    async fn happened(&mut self, happening: Option<io::Result<Happening>>) -> io::Result<LoopStep> {
+        let Some(Ok(mut happening)) = happening else {
+            return Ok(LoopStep::Over(LoopEnd::By(OutsideSignal::Hangup)));
+        };
         let mut changes = false;
         loop {
             // Nothing on the screen is about the focus.
             changes |= !matches!(happening, Happening::FocusGained | Happening::FocusLost);
-            if let Going::Over(over) = self.take(happening).await? {
-                return Ok(Going::Over(over));
+            if let LoopStep::Over(over) = self.take(happening).await? {
+                return Ok(LoopStep::Over(over));
             }
             // All that was typed is shown at once.
             match self.keys.ready() {
@@ -351,70 +353,70 @@ impl Window<'_> {
         if changes && self.resized.is_none() {
             self.draw()?;
         }
-        Ok(Going::On)
+        Ok(LoopStep::On)
     }
 
     /// Something was given as if it had been typed, and is shown as soon.
-    async fn given(&mut self, input: Input) -> io::Result<Going> {
+    async fn given(&mut self, input: AppInput) -> io::Result<LoopStep> {
         let going = self.update(input).await?;
-        if matches!(going, Going::On) && self.resized.is_none() {
+        if matches!(going, LoopStep::On) && self.resized.is_none() {
             self.draw()?;
         }
         Ok(going)
     }
 
-    async fn take(&mut self, happening: Happening) -> io::Result<Going> {
+    async fn take(&mut self, happening: Happening) -> io::Result<LoopStep> {
         if let Some(between) = self.between.as_ref().filter(|_| !matches!(happening, Happening::Resize(..))) {
             // A player that cannot keep up with keys has enough of them.
             let _ = between.typed.try_send(happening);
-            return Ok(Going::On);
+            return Ok(LoopStep::On);
         }
         match happening {
-            Happening::Key(key) if key.kind != KeyEventKind::Release => self.update(Input::Key(key)).await,
+            Happening::Key(key) if key.kind != KeyEventKind::Release => self.update(AppInput::Key(key)).await,
             Happening::FocusGained | Happening::FocusLost => {
                 self.app.set_focus(happening == Happening::FocusGained);
-                Ok(Going::On)
+                Ok(LoopStep::On)
             }
-            Happening::Paste(text) => self.update(Input::Paste(text)).await,
+            Happening::Paste(text) => self.update(AppInput::Paste(text)).await,
             Happening::Resize(..) => {
                 let now = Instant::now();
                 self.resized = Some((self.resized.map_or(now, |(first, _)| first), now));
-                Ok(Going::On)
+                Ok(LoopStep::On)
             }
-            _ => Ok(Going::On),
+            _ => Ok(LoopStep::On),
         }
     }
 
-    async fn update(&mut self, input: Input) -> io::Result<Going> {
+    async fn update(&mut self, input: AppInput) -> io::Result<LoopStep> {
         fault_point::pass("update");
         self.dirty = true;
         for effect in self.app.update(input) {
-            if let Going::Over(over) = self.do_it(effect).await? {
-                return Ok(Going::Over(over));
+            if let LoopStep::Over(over) = self.do_it(effect).await? {
+                return Ok(LoopStep::Over(over));
             }
         }
-        Ok(Going::On)
+        Ok(LoopStep::On)
     }
 
-    async fn do_it(&mut self, effect: Effect) -> io::Result<Going> {
+    async fn do_it(&mut self, effect: Effect) -> io::Result<LoopStep> {
         fault_point::pass("effect");
         match self.hands.take(effect).await {
             None => {}
-            Some(Wish::Leave(farewell)) => return Ok(Going::Over(Over::Left(farewell))),
-            Some(Wish::Stay(reason)) => self.app.say("warning", reason),
-            Some(Wish::Edit(draft)) => return self.edit(draft).await,
-            Some(Wish::Suspend) => self.suspend()?,
-            Some(Wish::Repaint) => self.repaint()?,
-            Some(Wish::Call) => self.terminal.ring()?,
-            Some(Wish::Notify(text)) => self.terminal.notify(&text)?,
-            Some(Wish::Copy(text)) => self.terminal.copy(&text)?,
-            Some(Wish::NoRoom(request)) => self.later.extend(self.app.no_room(request)),
+            Some(TerminalEffect::Leave(farewell)) => return Ok(LoopStep::Over(LoopEnd::Left(farewell))),
+            Some(TerminalEffect::Stay(reason)) => self.app.say("warning", reason),
+            Some(TerminalEffect::Edit(draft)) => return self.edit(draft).await,
+            Some(TerminalEffect::Suspend) => self.suspend()?,
+            Some(TerminalEffect::Repaint) => self.repaint()?,
+            Some(TerminalEffect::Call) => self.terminal.ring()?,
+            Some(TerminalEffect::Notify(text)) => self.terminal.notify(&text)?,
+            Some(TerminalEffect::Copy(text)) => self.terminal.copy(&text)?,
+            Some(TerminalEffect::NoRoom(request)) => self.later.extend(self.app.no_room(request)),
         }
-        Ok(Going::On)
+        Ok(LoopStep::On)
     }
 
     /// Gives the terminal to an editor until that is closed.
-    async fn edit(&mut self, draft: Draft) -> io::Result<Going> {
+    async fn edit(&mut self, draft: EditorDraft) -> io::Result<LoopStep> {
         self.screen.leave()?;
         self.keys.end().await;
         self.terminal.pause();
@@ -427,10 +429,10 @@ impl Window<'_> {
                 self.keys.go_on()?;
                 self.later.extend(effects);
                 self.repaint()?;
-                Ok(Going::On)
+                Ok(LoopStep::On)
             }
-            Edited::By(signal) => Ok(Going::Over(Over::By(signal))),
-            Edited::SessionOver => Ok(Going::Over(Over::Session)),
+            Edited::By(signal) => Ok(LoopStep::Over(LoopEnd::By(signal))),
+            Edited::SessionOver => Ok(LoopStep::Over(LoopEnd::Session)),
         }
     }
 
@@ -445,20 +447,20 @@ impl Window<'_> {
         self.repaint()
     }
 
-    async fn signalled(&mut self, signal: Signal) -> io::Result<Going> {
+    async fn signalled(&mut self, signal: OutsideSignal) -> io::Result<LoopStep> {
         fault_point::pass("signal");
         match signal {
-            Signal::Terminate | Signal::Hangup => Ok(Going::Over(Over::By(signal))),
-            Signal::Suspend => {
+            OutsideSignal::Terminate | OutsideSignal::Hangup => Ok(LoopStep::Over(LoopEnd::By(signal))),
+            OutsideSignal::Suspend => {
                 self.suspend()?;
-                Ok(Going::On)
+                Ok(LoopStep::On)
             }
-            Signal::Interrupt => {
+            OutsideSignal::Interrupt => {
                 let before = self.interrupted.replace(Instant::now());
                 if before.is_some_and(|before| before.elapsed() < TWICE) {
-                    return Ok(Going::Over(Over::By(signal)));
+                    return Ok(LoopStep::Over(LoopEnd::By(signal)));
                 }
-                self.update(Input::Interrupt).await
+                self.update(AppInput::Interrupt).await
             }
         }
     }
@@ -469,7 +471,7 @@ impl Window<'_> {
             return self.resize();
         }
         // The news of a resize is lost if it comes together with a key.
-        if Terminal::size() != self.screen.size() {
+        if OwnedTerminal::size() != self.screen.size() {
             let now = Instant::now();
             self.resized = Some((now, now));
             return Ok(());
@@ -493,7 +495,7 @@ impl Window<'_> {
     /// A terminal that is only higher or lower keeps what is on it.
     fn resize(&mut self) -> io::Result<()> {
         fault_point::pass("resize");
-        let size = Terminal::size();
+        let size = OwnedTerminal::size();
         if size.0 == self.screen.size().0 && self.screen.set_rows(size.1) {
             self.app.resize(size);
             // Below a page it may be of another width still.
@@ -507,7 +509,7 @@ impl Window<'_> {
 
     fn repaint(&mut self) -> io::Result<()> {
         fault_point::pass("repaint");
-        let size = Terminal::size();
+        let size = OwnedTerminal::size();
         let from = self.app.place_of_line(self.screen.owned(size), usize::from(self.normal.0));
         self.app.resize(size);
         (self.drawn, self.dirty) = (Some(Instant::now()), false);

@@ -13,13 +13,13 @@ const DOMAINS: [&str; 7] = ["com", "dev", "internal", "io", "local", "net", "org
 
 /// What places in files are relative to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Links {
+pub struct LinkBase {
     /// The machine that they are on: a terminal may be on another.
     pub host: String,
     pub folder: String,
 }
 
-impl Links {
+impl LinkBase {
     /// The parts of a line that lead somewhere, in order, with the sequence that begins each.
     pub fn of(&self, line: &str) -> Vec<(Range<usize>, String)> {
         if !line.contains(':') {
@@ -99,7 +99,7 @@ mod tests {
 
     /// Which parts of a line are links, and to where.
     fn links(line: &str) -> Vec<(String, String)> {
-        let links = Links { host: "box".to_owned(), folder: "/w/my project".to_owned() };
+        let links = LinkBase { host: "box".to_owned(), folder: "/w/my project".to_owned() };
         let target = |begin: &str| begin["\x1b]8;;".len()..begin.len() - 2].to_owned();
         links.of(line).into_iter().map(|(range, begin)| (line[range].to_owned(), target(&begin))).collect()
     }

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use ratatui_core::style::{Modifier, Style};
 use ratatui_core::text::{Line, Span};
 
-use crate::composer::{Composer, Edit};
+use crate::composer::{Composer, ComposerEdit};
 use crate::keymap::Action;
 use crate::text::{cut, one_line, visible, width, wrap};
 use crate::theme::Theme;
@@ -14,7 +14,7 @@ use crate::theme::Theme;
 const DETAILS: usize = 6;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row {
+pub struct ListRow {
     /// What it is known by.
     pub id: String,
     pub name: String,
@@ -57,10 +57,10 @@ impl Offer {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct List {
+pub struct ChoiceList {
     /// What it is of.
     pub title: String,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ListRow>,
     /// What can be done.
     pub offers: Vec<Offer>,
     /// Shown if there are no rows.
@@ -74,12 +74,12 @@ pub struct List {
     /// What is being written for an offer.
     writing: Option<(Offer, Composer)>,
     /// The word that rows must hold, where what is typed searches, and all rows.
-    search: Option<(String, Vec<Row>)>,
+    search: Option<(String, Vec<ListRow>)>,
 }
 
 /// What a key meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Picked {
+pub enum ListAction {
     /// Something for the list itself.
     Taken,
     Closed,
@@ -88,9 +88,9 @@ pub enum Picked {
     Passed,
 }
 
-impl List {
+impl ChoiceList {
     /// A list with these rows.
-    pub fn new(title: impl Into<String>, rows: Vec<Row>, offers: &[Offer], empty: &str) -> Self {
+    pub fn new(title: impl Into<String>, rows: Vec<ListRow>, offers: &[Offer], empty: &str) -> Self {
         let (title, empty) = (title.into(), empty.to_owned());
         Self {
             title,
@@ -127,7 +127,7 @@ impl List {
         }
         change(word);
         let parts: Vec<String> = word.to_lowercase().split_whitespace().map(str::to_owned).collect();
-        let holds = |row: &&Row| {
+        let holds = |row: &&ListRow| {
             let text = format!("{} {} {}", row.name, row.note, row.details.join(" ")).to_lowercase();
             parts.iter().all(|part| text.contains(part))
         };
@@ -152,56 +152,56 @@ impl List {
     }
 
     /// What a key means here.
-    pub fn key(&mut self, action: Action) -> Picked {
+    pub fn key(&mut self, action: Action) -> ListAction {
         if self.writing.is_some() {
             return self.writing_key(action);
         }
         let last = self.rows.len().saturating_sub(1);
         match action {
-            Action::Interrupt => return Picked::Closed,
+            Action::Interrupt => return ListAction::Closed,
             Action::Up => self.chosen = self.chosen.saturating_sub(1),
             Action::Down => self.chosen = (self.chosen + 1).min(last),
             Action::PageUp => self.chosen = self.chosen.saturating_sub(10),
             Action::PageDown => self.chosen = (self.chosen + 10).min(last),
             Action::Submit => return self.offer('\n'),
             Action::Complete if self.offers.iter().any(|offer| offer.key == '\t') => return self.offer('\t'),
-            Action::Edit(Edit::Type(letter)) if self.search.is_some() => {
+            Action::Edit(ComposerEdit::Type(letter)) if self.search.is_some() => {
                 self.search(|word| word.push(letter));
             }
-            Action::Edit(Edit::Delete(_) | Edit::Cut(_)) if self.search.is_some() => {
+            Action::Edit(ComposerEdit::Delete(_) | ComposerEdit::Cut(_)) if self.search.is_some() => {
                 self.search(|word| {
                     word.pop();
                 });
             }
-            Action::Edit(Edit::Type(digit @ '1'..='9'))
+            Action::Edit(ComposerEdit::Type(digit @ '1'..='9'))
                 if !self.offers.iter().any(|offer| offer.key == digit) =>
             {
                 let at = digit as usize - '1' as usize;
                 if at >= self.rows.len() {
-                    return Picked::Taken;
+                    return ListAction::Taken;
                 }
                 self.chosen = at;
                 return self.offer('\n');
             }
-            Action::Edit(Edit::Type(letter)) => return self.offer(letter),
+            Action::Edit(ComposerEdit::Type(letter)) => return self.offer(letter),
             Action::Edit(_) | Action::Newline | Action::Complete => {}
-            _ => return Picked::Passed,
+            _ => return ListAction::Passed,
         }
-        Picked::Taken
+        ListAction::Taken
     }
 
-    fn offer(&mut self, key: char) -> Picked {
+    fn offer(&mut self, key: char) -> ListAction {
         let Some(offer) = self.offers.iter().find(|offer| offer.key == key).copied() else {
-            return Picked::Taken;
+            return ListAction::Taken;
         };
         if offer.of_row && self.rows.is_empty() {
-            return Picked::Taken;
+            return ListAction::Taken;
         }
         if offer.needs.is_some() {
             self.writing = Some((offer, Composer::default()));
-            return Picked::Taken;
+            return ListAction::Taken;
         }
-        Picked::Do(key, self.id(offer), String::new())
+        ListAction::Do(key, self.id(offer), String::new())
     }
 
     fn id(&self, offer: Offer) -> String {
@@ -209,8 +209,8 @@ impl List {
         row.map(|row| row.id.clone()).unwrap_or_default()
     }
 
-    fn writing_key(&mut self, action: Action) -> Picked {
-        let Some((offer, words)) = &mut self.writing else { return Picked::Passed };
+    fn writing_key(&mut self, action: Action) -> ListAction {
+        let Some((offer, words)) = &mut self.writing else { return ListAction::Passed };
         match action {
             Action::Interrupt => self.writing = None,
             Action::Edit(edit) => words.edit(edit),
@@ -218,12 +218,12 @@ impl List {
             Action::Submit => {
                 let (offer, text) = (*offer, words.take());
                 self.writing = None;
-                return Picked::Do(offer.key, self.id(offer), text.trim().to_owned());
+                return ListAction::Do(offer.key, self.id(offer), text.trim().to_owned());
             }
-            Action::Leave => return Picked::Passed,
+            Action::Leave => return ListAction::Passed,
             _ => {}
         }
-        Picked::Taken
+        ListAction::Taken
     }
 
     /// The list as lines, so many at most.
@@ -277,7 +277,7 @@ impl List {
         if self.rows.is_empty() {
             lines.push(Line::raw(self.empty.clone()));
         }
-        let row = |(at, row): (usize, &Row)| {
+        let row = |(at, row): (usize, &ListRow)| {
             let when = row.when.map(|when| when.strftime("%Y-%m-%d %H:%M").to_string());
             let note = format!("{}{}", when.unwrap_or_default(), one_line(&row.note));
             let gap = if note.is_empty() { "" } else { "  " };
@@ -315,7 +315,7 @@ impl List {
 
     fn row(
         &self,
-        (at, row): (usize, &Row),
+        (at, row): (usize, &ListRow),
         wide: usize,
         theme: &Theme,
         columns: usize,
@@ -387,47 +387,47 @@ pub fn ago(when: Timestamp, now: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::composer::Motion;
+    use crate::composer::CursorMotion;
     use crate::theme::Shades;
 
-    fn list() -> List {
-        let row = |id: &str| Row { id: id.into(), name: format!("the {id}"), ..Row::default() };
+    fn list() -> ChoiceList {
+        let row = |id: &str| ListRow { id: id.into(), name: format!("the {id}"), ..ListRow::default() };
         let offers =
             [Offer::row('\n', "open"), Offer::row('x', "remove"), Offer::all('n', "new").asking("name")];
-        List::new("Things", vec![row("a"), row("b"), row("c")], &offers, "there are none")
+        ChoiceList::new("Things", vec![row("a"), row("b"), row("c")], &offers, "there are none")
     }
 
     fn typed(letter: char) -> Action {
-        Action::Edit(Edit::Type(letter))
+        Action::Edit(ComposerEdit::Type(letter))
     }
 
     #[test]
     fn keys_choose_and_do() {
         let mut list = list();
-        assert_eq!(list.key(Action::Down), Picked::Taken);
-        assert_eq!(list.key(typed('x')), Picked::Do('x', "b".into(), String::new()));
-        assert_eq!(list.key(typed('3')), Picked::Do('\n', "c".into(), String::new()));
-        assert_eq!(list.key(typed('9')), Picked::Taken);
-        assert_eq!(list.key(typed('q')), Picked::Taken);
-        assert_eq!(list.key(Action::Background), Picked::Passed);
-        assert_eq!(list.key(Action::Interrupt), Picked::Closed);
+        assert_eq!(list.key(Action::Down), ListAction::Taken);
+        assert_eq!(list.key(typed('x')), ListAction::Do('x', "b".into(), String::new()));
+        assert_eq!(list.key(typed('3')), ListAction::Do('\n', "c".into(), String::new()));
+        assert_eq!(list.key(typed('9')), ListAction::Taken);
+        assert_eq!(list.key(typed('q')), ListAction::Taken);
+        assert_eq!(list.key(Action::Background), ListAction::Passed);
+        assert_eq!(list.key(Action::Interrupt), ListAction::Closed);
     }
 
     #[test]
     fn what_needs_words_asks_for_them() {
         let mut list = list();
-        assert_eq!(list.key(typed('n')), Picked::Taken);
+        assert_eq!(list.key(typed('n')), ListAction::Taken);
         for letter in "bad".chars() {
             list.key(typed(letter));
         }
-        list.key(Action::Edit(Edit::Delete(Motion::Left)));
+        list.key(Action::Edit(ComposerEdit::Delete(CursorMotion::Left)));
         let foot = list.lines(&Theme::new(Shades::None), 40, 20, Timestamp::UNIX_EPOCH).pop().unwrap();
         assert_eq!(foot.to_string(), "name: ba ");
-        assert_eq!(list.key(Action::Submit), Picked::Do('n', String::new(), "ba".into()));
+        assert_eq!(list.key(Action::Submit), ListAction::Do('n', String::new(), "ba".into()));
         list.key(typed('n'));
         assert_eq!(
             (list.key(Action::Interrupt), list.key(Action::Interrupt)),
-            (Picked::Taken, Picked::Closed)
+            (ListAction::Taken, ListAction::Closed)
         );
     }
 
@@ -435,8 +435,9 @@ mod tests {
     fn as_plain_lines_a_number_chooses_and_then_a_letter_does() {
         let mut list = list();
         list.rows[1].details = vec!["more of it".into()];
-        let lines =
-            |list: &List| list.numbered().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        let lines = |list: &ChoiceList| {
+            list.numbered().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
         expect_test::expect![[r"
             Things
               1. the a
@@ -458,8 +459,8 @@ mod tests {
 
     #[test]
     fn the_chosen_row_is_in_sight_however_many_there_are() {
-        let rows = (0..500).map(|at| Row { name: format!("row {at}"), ..Row::default() }).collect();
-        let mut list = List::new("Many", rows, &[], "none");
+        let rows = (0..500).map(|at| ListRow { name: format!("row {at}"), ..ListRow::default() }).collect();
+        let mut list = ChoiceList::new("Many", rows, &[], "none");
         list.chosen = 250;
         let lines = list.lines(&Theme::new(Shades::None), 30, 10, Timestamp::UNIX_EPOCH);
         assert!(lines.len() <= 10, "{}", lines.len());

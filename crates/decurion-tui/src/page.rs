@@ -5,16 +5,16 @@ use decurion_protocol::{AgentId, Envelope, Event, Role};
 use ratatui_core::style::Modifier;
 use ratatui_core::text::{Line, Span};
 
-use crate::composer::{Composer, Edit};
-use crate::conversation::{Conversation, Item};
+use crate::composer::{Composer, ComposerEdit};
+use crate::conversation::{Conversation, ConversationItem};
 use crate::keymap::Action;
 use crate::text::{cut, one_line, visible, width, wrap};
 use crate::theme::Theme;
-use crate::view::diff::Change;
-use crate::view::item::{self, Fold};
+use crate::view::diff::FileChange;
+use crate::view::item::{self, ItemFolding};
 use crate::view::streaming;
 
-pub struct Page {
+pub struct FullPage {
     /// What it shows, in words.
     pub title: String,
     /// The message for the agent that it shows.
@@ -25,12 +25,12 @@ pub struct Page {
     back: usize,
     /// The lines of the finished items at a width, and how many items they are of.
     lines: Vec<Line<'static>>,
-    made: Made,
+    made: PageLayout,
 }
 
 /// What lines were made of.
 #[derive(Default, PartialEq, Eq)]
-struct Made {
+struct PageLayout {
     columns: usize,
     /// How many items were not kept any more then.
     dropped: usize,
@@ -41,27 +41,27 @@ struct Made {
 enum Of {
     /// The root's conversation, whose items are kept by the app.
     Root,
-    Agent(Box<Following>),
+    Agent(Box<AgentPage>),
     Text(String),
     /// Changes of files, and a remark below them.
-    Changes(Vec<Change>, String),
+    Changes(Vec<FileChange>, String),
 }
 
 /// A live conversation of an agent.
-struct Following {
+struct AgentPage {
     agent: AgentId,
     conversation: Conversation,
-    items: Vec<Item>,
+    items: Vec<ConversationItem>,
     /// What came while its past was looked up.
     early: Option<Vec<Envelope>>,
     /// Messages that it has not received yet.
     told: Vec<String>,
 }
 
-impl Page {
+impl FullPage {
     fn new(title: impl Into<String>, of: Of) -> Self {
         let title = title.into();
-        let (words, lines, made) = (Composer::default(), Vec::new(), Made::default());
+        let (words, lines, made) = (Composer::default(), Vec::new(), PageLayout::default());
         Self { title, words, of, back: 0, lines, made, is_awaited: false }
     }
 
@@ -78,7 +78,7 @@ impl Page {
     pub fn agent(title: String, agent: AgentId) -> Self {
         let conversation = Conversation::of(Some(agent.clone()));
         let (items, early, told) = (Vec::new(), Some(Vec::new()), Vec::new());
-        Self::new(title, Of::Agent(Box::new(Following { agent, conversation, items, early, told })))
+        Self::new(title, Of::Agent(Box::new(AgentPage { agent, conversation, items, early, told })))
     }
 
     /// A text, from its beginning.
@@ -89,7 +89,7 @@ impl Page {
     }
 
     /// Changes of files, from their beginning.
-    pub fn changes(title: impl Into<String>, changes: Vec<Change>, notes: String) -> Self {
+    pub fn changes(title: impl Into<String>, changes: Vec<FileChange>, notes: String) -> Self {
         let mut page = Self::new(title, Of::Changes(changes, notes));
         page.back = usize::MAX;
         page
@@ -169,8 +169,10 @@ impl Page {
             }
             Action::Edit(edit) if self.agent_id().is_some() => self.words.edit(edit),
             Action::Newline if self.agent_id().is_some() => self.words.insert("\n"),
-            Action::Edit(Edit::Type('q')) => return Turned::Closed,
-            Action::PageDown | Action::Edit(Edit::Type(' ')) => self.back = self.back.saturating_sub(page),
+            Action::Edit(ComposerEdit::Type('q')) => return Turned::Closed,
+            Action::PageDown | Action::Edit(ComposerEdit::Type(' ')) => {
+                self.back = self.back.saturating_sub(page)
+            }
             Action::Leave | Action::Suspend | Action::Redraw => return Turned::Passed,
             _ => {}
         }
@@ -180,7 +182,7 @@ impl Page {
     /// The rows to show, as many as the screen has, and where the cursor is.
     pub fn rows(
         &mut self,
-        root: (&[Item], usize),
+        root: (&[ConversationItem], usize),
         theme: &Theme,
         size: (usize, usize),
     ) -> (Vec<Line<'static>>, Option<(usize, usize)>) {
@@ -209,7 +211,12 @@ impl Page {
     }
 
     /// All of it, for a reader that cannot turn pages.
-    pub fn all(&mut self, root: (&[Item], usize), theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+    pub fn all(
+        &mut self,
+        root: (&[ConversationItem], usize),
+        theme: &Theme,
+        columns: usize,
+    ) -> Vec<Line<'static>> {
         self.remake(root, theme, columns.max(1));
         self.lines.clone()
     }
@@ -232,7 +239,7 @@ impl Page {
     }
 
     /// Makes the lines of what is new, or of all at another width.
-    fn remake(&mut self, (root, dropped): (&[Item], usize), theme: &Theme, columns: usize) {
+    fn remake(&mut self, (root, dropped): (&[ConversationItem], usize), theme: &Theme, columns: usize) {
         if let Of::Text(text) = &self.of {
             if self.made.columns != columns {
                 let text = visible(text);
@@ -249,16 +256,16 @@ impl Page {
             }
             return;
         }
-        let items: &[Item] = match &self.of {
+        let items: &[ConversationItem] = match &self.of {
             Of::Agent(following) => &following.items,
             Of::Root | Of::Text(_) | Of::Changes(..) => root,
         };
         if self.made.columns != columns || self.made.dropped != dropped {
             self.lines.clear();
-            self.made = Made { columns, dropped, items: 0 };
+            self.made = PageLayout { columns, dropped, items: 0 };
         }
         for item in &items[self.made.items..] {
-            self.lines.extend(item::lines(item, theme, columns, Fold::Open));
+            self.lines.extend(item::lines(item, theme, columns, ItemFolding::Open));
         }
         self.made.items = items.len();
     }
@@ -278,7 +285,7 @@ impl Page {
 }
 
 /// Changes of files as lines, each below its name.
-fn changed(changes: &[Change], notes: &str, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+fn changed(changes: &[FileChange], notes: &str, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for change in changes {
         let mut head = vec![Span::styled(one_line(&change.path), theme.heading)];
@@ -304,7 +311,7 @@ pub enum Turned {
     Passed,
 }
 
-impl Following {
+impl AgentPage {
     fn take(&mut self, envelope: &Envelope) {
         match &envelope.event {
             Event::Message { message, .. } if message.role == Role::User => {

@@ -7,17 +7,17 @@ use decurion_protocol::{CommandSender, RequestId};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::app::{Effect, Farewell, Input};
-use crate::port::{Desk, Draft};
+use crate::app::{AppInput, Effect, Farewell};
+use crate::port::{EditorDraft, FrontEndPort};
 
 /// What is about the terminal.
-pub(crate) enum Wish {
+pub(crate) enum TerminalEffect {
     /// End the program, or what it shows.
     Leave(Farewell),
     /// Stay, although the person wanted to leave, and say why.
     Stay(String),
     /// Open a text in an editor.
-    Edit(Draft),
+    Edit(EditorDraft),
     Suspend,
     Repaint,
     Call,
@@ -30,20 +30,20 @@ pub(crate) enum Wish {
 }
 
 /// The receivers of effects besides the terminal.
-pub(crate) struct Hands {
+pub(crate) struct Performer {
     pub commands: CommandSender,
-    pub desk: Arc<dyn Desk>,
+    pub desk: Arc<dyn FrontEndPort>,
     /// The receiver of results of jobs.
-    pub errands: mpsc::Sender<Input>,
+    pub errands: mpsc::Sender<AppInput>,
 }
 
-impl Hands {
+impl Performer {
     /// Does it, or gives what is left to do at the terminal.
-    pub async fn take(&self, effect: Effect) -> Option<Wish> {
+    pub async fn take(&self, effect: Effect) -> Option<TerminalEffect> {
         match effect {
             // The screen does not wait for room: an interrupt could not be typed meanwhile.
             Effect::Send(request) => match self.commands.try_send(request) {
-                Err(TrySendError::Full(request)) => return Some(Wish::NoRoom(request.id)),
+                Err(TrySendError::Full(request)) => return Some(TerminalEffect::NoRoom(request.id)),
                 // A session that does not listen any more is over, which its events tell.
                 Ok(()) | Err(TrySendError::Closed(_)) => {}
             },
@@ -53,20 +53,20 @@ impl Hands {
                 tokio::spawn(async move {
                     let fruit = work.await;
                     // The receiver may be gone.
-                    let _ = sender.send(Input::Done(purpose, fruit)).await;
+                    let _ = sender.send(AppInput::Done(purpose, fruit)).await;
                 });
             }
             Effect::Leave(farewell) => {
                 let gone = self.desk.let_go(&farewell).await;
-                return Some(gone.map_or_else(Wish::Stay, |()| Wish::Leave(farewell)));
+                return Some(gone.map_or_else(TerminalEffect::Stay, |()| TerminalEffect::Leave(farewell)));
             }
-            Effect::Edit(text) => return Some(Wish::Edit(Draft::Text(text))),
-            Effect::EditFile(path) => return Some(Wish::Edit(Draft::File(path))),
-            Effect::Suspend => return Some(Wish::Suspend),
-            Effect::Repaint => return Some(Wish::Repaint),
-            Effect::Call => return Some(Wish::Call),
-            Effect::Notify(text) => return Some(Wish::Notify(text)),
-            Effect::Copy(text) => return Some(Wish::Copy(text)),
+            Effect::Edit(text) => return Some(TerminalEffect::Edit(EditorDraft::Text(text))),
+            Effect::EditFile(path) => return Some(TerminalEffect::Edit(EditorDraft::File(path))),
+            Effect::Suspend => return Some(TerminalEffect::Suspend),
+            Effect::Repaint => return Some(TerminalEffect::Repaint),
+            Effect::Call => return Some(TerminalEffect::Call),
+            Effect::Notify(text) => return Some(TerminalEffect::Notify(text)),
+            Effect::Copy(text) => return Some(TerminalEffect::Copy(text)),
         }
         None
     }

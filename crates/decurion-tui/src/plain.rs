@@ -15,13 +15,13 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::Instant;
 
-use crate::app::{App, Effect, Input, Wants};
-use crate::commands::{self, Typed};
+use crate::app::{App, AppInput, Effect, Wants};
+use crate::commands::{self, TypedText};
 use crate::editor::{Beside, Edited, Signals, is_known};
-use crate::perform::{Hands, Wish};
-use crate::port::Draft;
+use crate::perform::{Performer, TerminalEffect};
+use crate::port::EditorDraft;
 use crate::text::without_sequences;
-use crate::{Ended, NO_SHELL, Over, Showing, Signal, TWICE, conclude};
+use crate::{FrontEndEnd, LoopEnd, NO_SHELL, OutsideSignal, Showing, TWICE, conclude};
 
 /// How many lines of the past are printed at the beginning.
 const PAST: usize = 200;
@@ -29,17 +29,17 @@ const PAST: usize = 200;
 /// Shows a session until a person leaves it or it ends.
 pub async fn run(
     showing: Showing,
-    signals: &mut mpsc::Receiver<Signal>,
-    typed: &mut Lines,
-) -> io::Result<Ended> {
+    signals: &mut mpsc::Receiver<OutsideSignal>,
+    typed: &mut StdinLines,
+) -> io::Result<FrontEndEnd> {
     let Showing { link, mut app, taken, desk, clock, .. } = showing;
     app.be_plain(io::stdin().is_terminal());
     let (errands, fruits) = mpsc::channel(64);
-    let hands = Hands { commands: link.commands.clone(), desk, errands };
+    let hands = Performer { commands: link.commands.clone(), desk, errands };
     let signals = Signals::new(signals);
     let printer = Printer::default();
     let terminal = typed.terminal();
-    let mut talk = Talk {
+    let mut talk = PlainLoop {
         link,
         app,
         taken,
@@ -52,17 +52,17 @@ pub async fn run(
         interrupted: None,
     };
     // A terminal that takes no more lines is gone.
-    let over = talk.live(&*clock, typed).await.unwrap_or(Over::By(Signal::Hangup));
+    let over = talk.live(&*clock, typed).await.unwrap_or(LoopEnd::By(OutsideSignal::Hangup));
     Ok(conclude(over, talk.link, talk.app).await)
 }
 
 /// Everything that the loop holds.
-struct Talk<'a> {
+struct PlainLoop<'a> {
     link: Link,
     app: App,
     taken: u64,
-    hands: Hands,
-    fruits: mpsc::Receiver<Input>,
+    hands: Performer,
+    fruits: mpsc::Receiver<AppInput>,
     signals: Signals<'a>,
     terminal: Arc<Semaphore>,
     printer: Printer,
@@ -72,8 +72,8 @@ struct Talk<'a> {
     interrupted: Option<Instant>,
 }
 
-impl Talk<'_> {
-    async fn live(&mut self, clock: &dyn Clock, typed: &mut Lines) -> io::Result<Over> {
+impl PlainLoop<'_> {
+    async fn live(&mut self, clock: &dyn Clock, typed: &mut StdinLines) -> io::Result<LoopEnd> {
         self.printer.print(&self.app.unshown(PAST))?;
         let mut effects = self.app.begin();
         loop {
@@ -88,28 +88,29 @@ impl Talk<'_> {
             // An editor was open, and more is to be done since.
             if effects.is_empty() {
                 match self.next(typed).await {
-                    Going::On(next) => effects = next,
-                    Going::Over(over) => return Ok(over),
+                    PlainStep::On(next) => effects = next,
+                    PlainStep::Over(over) => return Ok(over),
                 }
             }
         }
     }
 
     /// Performs these; effects that must follow them are left there.
-    async fn do_all(&mut self, effects: &mut Vec<Effect>) -> io::Result<Option<Over>> {
+    async fn do_all(&mut self, effects: &mut Vec<Effect>) -> io::Result<Option<LoopEnd>> {
         let mut over = None;
         for effect in std::mem::take(effects) {
             match self.hands.take(effect).await {
-                None | Some(Wish::Repaint | Wish::Copy(_) | Wish::Notify(_)) => {}
-                Some(Wish::Leave(farewell)) => over = Some(Over::Left(farewell)),
-                Some(Wish::Stay(reason)) => self.app.say("warning", reason),
-                Some(Wish::Call) => ring()?,
-                Some(Wish::NoRoom(request)) => effects.extend(self.app.no_room(request)),
-                Some(Wish::Suspend) => self.suspend(),
-                Some(Wish::Edit(draft)) => {
+                None
+                | Some(TerminalEffect::Repaint | TerminalEffect::Copy(_) | TerminalEffect::Notify(_)) => {}
+                Some(TerminalEffect::Leave(farewell)) => over = Some(LoopEnd::Left(farewell)),
+                Some(TerminalEffect::Stay(reason)) => self.app.say("warning", reason),
+                Some(TerminalEffect::Call) => ring()?,
+                Some(TerminalEffect::NoRoom(request)) => effects.extend(self.app.no_room(request)),
+                Some(TerminalEffect::Suspend) => self.suspend(),
+                Some(TerminalEffect::Edit(draft)) => {
                     let Self { app, link, signals, taken, .. } = self;
                     let _editors = self.terminal.acquire().await;
-                    let is_prompt = matches!(draft, Draft::Text(_));
+                    let is_prompt = matches!(draft, EditorDraft::Text(_));
                     let beside = Beside { app, link, signals, taken: *taken };
                     match beside.edit(&*self.hands.desk, draft).await {
                         Edited::Done(later) => {
@@ -119,8 +120,8 @@ impl Talk<'_> {
                                 effects.extend(prompt(app, &text));
                             }
                         }
-                        Edited::By(signal) => return Ok(Some(Over::By(signal))),
-                        Edited::SessionOver => return Ok(Some(Over::Session)),
+                        Edited::By(signal) => return Ok(Some(LoopEnd::By(signal))),
+                        Edited::SessionOver => return Ok(Some(LoopEnd::Session)),
                     }
                 }
             }
@@ -145,8 +146,8 @@ impl Talk<'_> {
     }
 
     /// Waits for the next event; gives what to do then.
-    async fn next(&mut self, typed: &mut Lines) -> Going {
-        Going::On(tokio::select! {
+    async fn next(&mut self, typed: &mut StdinLines) -> PlainStep {
+        PlainStep::On(tokio::select! {
             biased;
             Some(signal) = self.signals.recv() => return self.signalled(signal),
             line = typed.next(), if !self.is_over => {
@@ -160,26 +161,26 @@ impl Talk<'_> {
             Some(fruit) = self.fruits.recv() => self.app.update(fruit),
             event = self.link.events.next() => match event {
                 Some(event) if is_known(&event, self.taken) => Vec::new(),
-                Some(event) => self.app.update(Input::Event(event)),
-                None => return Going::Over(Over::Session),
+                Some(event) => self.app.update(AppInput::Event(event)),
+                None => return PlainStep::Over(LoopEnd::Session),
             },
-            () = self.link.commands.closed() => return Going::Over(Over::Session),
+            () = self.link.commands.closed() => return PlainStep::Over(LoopEnd::Session),
         })
     }
 
-    fn signalled(&mut self, signal: Signal) -> Going {
+    fn signalled(&mut self, signal: OutsideSignal) -> PlainStep {
         // Once the input has ended, one is enough.
         let twice = self.is_over || self.interrupted.is_some_and(|before| before.elapsed() < TWICE);
         match signal {
-            Signal::Suspend => {
+            OutsideSignal::Suspend => {
                 self.suspend();
-                Going::On(Vec::new())
+                PlainStep::On(Vec::new())
             }
-            Signal::Interrupt if !twice => {
+            OutsideSignal::Interrupt if !twice => {
                 self.interrupted = Some(Instant::now());
-                Going::On(self.app.update(Input::Interrupt))
+                PlainStep::On(self.app.update(AppInput::Interrupt))
             }
-            signal => Going::Over(Over::By(signal)),
+            signal => PlainStep::Over(LoopEnd::By(signal)),
         }
     }
 
@@ -191,15 +192,15 @@ impl Talk<'_> {
 }
 
 /// Whether the loop continues, and with what.
-enum Going {
+enum PlainStep {
     On(Vec<Effect>),
-    Over(Over),
+    Over(LoopEnd),
 }
 
 /// What a line means: a key, a prompt, or an answer to what is asked or open.
 fn type_line(app: &mut App, line: &str) -> Vec<Effect> {
     if let Some(letter) = control_letter(line) {
-        return app.update(Input::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL)));
+        return app.update(AppInput::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL)));
     }
     let text: String = without_sequences(line).chars().filter(|letter| !is_key(*letter)).collect();
     if text != line {
@@ -228,7 +229,7 @@ fn is_key(letter: char) -> bool {
 /// What a line of text means.
 fn take_line(app: &mut App, line: &str) -> Vec<Effect> {
     let word = line.trim();
-    let press = |app: &mut App, code| app.update(Input::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+    let press = |app: &mut App, code| app.update(AppInput::Key(KeyEvent::new(code, KeyModifiers::NONE)));
     let number = word.parse::<usize>().ok();
     let mut letters = word.chars();
     let letter = letters.next().filter(|_| letters.next().is_none());
@@ -275,15 +276,15 @@ fn take_line(app: &mut App, line: &str) -> Vec<Effect> {
 
 /// Whether a line is a command even while a question is open.
 fn is_command(line: &str) -> bool {
-    matches!(commands::typed(line), Typed::Ours(..) | Typed::Shell(_))
+    matches!(commands::typed(line), TypedText::Ours(..) | TypedText::Shell(_))
 }
 
 /// A line that is a prompt, or a message to the agent whose conversation is open. Other open lists are closed.
 fn prompt(app: &mut App, line: &str) -> Vec<Effect> {
     app.close_reading();
     let waits = app.would_wait();
-    let mut effects = app.update(Input::Paste(line.to_owned()));
-    effects.extend(app.update(Input::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE))));
+    let mut effects = app.update(AppInput::Paste(line.to_owned()));
+    effects.extend(app.update(AppInput::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE))));
     let is_prompt =
         |effect: &Effect| matches!(effect, Effect::Send(Request { command: Command::Submit { .. }, .. }));
     if waits && effects.iter().any(is_prompt) {
@@ -294,7 +295,7 @@ fn prompt(app: &mut App, line: &str) -> Vec<Effect> {
 
 /// The lines of standard input. There is one reader in a process, for all sessions that follow each other: its holder
 /// gets the next line.
-pub struct Lines {
+pub struct StdinLines {
     /// Requests a line: none is read without a request.
     ask: std::sync::mpsc::Sender<()>,
     read: mpsc::Receiver<String>,
@@ -302,7 +303,7 @@ pub struct Lines {
     terminal: Arc<Semaphore>,
 }
 
-impl Lines {
+impl StdinLines {
     /// Begins to read. The thread ends with the program.
     pub fn of_stdin() -> Self {
         let terminal = Arc::new(Semaphore::new(1));

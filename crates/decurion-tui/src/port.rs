@@ -9,11 +9,11 @@ use crate::app::Farewell;
 use crate::commands::Topic;
 
 /// The program around the front end.
-pub trait Desk: Send + Sync {
+pub trait FrontEndPort: Send + Sync {
     /// Keeps a prompt for later sessions.
     fn remember(&self, prompt: &str);
     /// Lets a person write in an editor, which has the terminal meanwhile; gives the text as it is then.
-    fn edit(&self, draft: Draft) -> BoxFuture<'_, Result<String, String>>;
+    fn edit(&self, draft: EditorDraft) -> BoxFuture<'_, Result<String, String>>;
     /// Lets the editor that is open end, as the program itself is about to; none is opened any more.
     fn end_editor(&self, how: EditorEnd);
     /// Stops this program until the shell continues it. False without a shell that could.
@@ -22,12 +22,12 @@ pub trait Desk: Send + Sync {
     /// itself could not be had again.
     fn let_go<'a>(&'a self, farewell: &'a Farewell) -> BoxFuture<'a, Result<(), String>>;
     /// Does something that takes a while.
-    fn run(&self, errand: Errand) -> BoxFuture<'static, Result<Fruit, String>>;
+    fn run(&self, errand: FrontEndJob) -> BoxFuture<'static, Result<JobResult, String>>;
 }
 
 /// What is written in an editor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Draft {
+pub enum EditorDraft {
     Text(String),
     File(String),
 }
@@ -45,7 +45,7 @@ pub enum EditorEnd {
 
 /// What can be asked of the program.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Errand {
+pub enum FrontEndJob {
     /// What this program prints with these arguments.
     Program(Vec<String>),
     /// The files of the project.
@@ -72,7 +72,7 @@ pub enum Errand {
 
 /// The result of a job.
 #[derive(Clone, Debug)]
-pub enum Fruit {
+pub enum JobResult {
     Text(String),
     /// Paths below the working directory.
     Paths(Vec<String>),
@@ -83,7 +83,7 @@ pub enum Fruit {
 
 /// What an errand was for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum JobPurpose {
     List(Topic),
     /// To show a text under this title.
     Page(String),

@@ -21,7 +21,7 @@ const BY_HAND: [&str; 2] = ["a person", "a stop"];
 
 /// A task that ended, as the conversation tells of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finished {
+pub struct FinishedTask {
     /// What it was: "Explore · find the callers", "$ npm test".
     pub name: String,
     pub outcome: Outcome,
@@ -29,7 +29,7 @@ pub struct Finished {
     pub used: String,
 }
 
-impl Finished {
+impl FinishedTask {
     /// What a task has come to, if it has ended.
     pub fn of(task: &TaskView) -> Option<Self> {
         let decurion_protocol::TaskState::Ended(outcome) = &task.state else { return None };

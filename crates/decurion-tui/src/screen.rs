@@ -12,7 +12,7 @@ use ratatui_core::text::Line;
 use unicode_segmentation::UnicodeSegmentation as _;
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::links::{self, Links};
+use crate::links::{self, LinkBase};
 
 /// More rows than any terminal has.
 const MOST_ROWS: usize = 1024;
@@ -22,7 +22,7 @@ const BEGIN: &str = "\x1b[?2026h\x1b[?25l\x1b[?7l";
 const END: &str = "\x1b[?7h\x1b[?2026l";
 
 /// The terminal, as far as it is ours.
-pub struct Screen<W> {
+pub struct TerminalScreen<W> {
     out: W,
     size: (u16, u16),
     /// The live lines as they are shown now, each as the bytes that show it.
@@ -35,13 +35,13 @@ pub struct Screen<W> {
     /// The rows of the page that is over everything, while there is one.
     over: Option<Vec<String>>,
     /// What links are relative to, where the terminal follows them.
-    links: Option<Links>,
+    links: Option<LinkBase>,
 }
 
 /// Where the cursor is shown: row and column of the live lines.
-pub type Cursor = Option<(usize, usize)>;
+pub type CursorPosition = Option<(usize, usize)>;
 
-impl<W: Write> Screen<W> {
+impl<W: Write> TerminalScreen<W> {
     /// A terminal of this size, its cursor at the beginning of an empty line.
     pub fn new(out: W, size: (u16, u16)) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl<W: Write> Screen<W> {
 
     /// The same with links in what is finished: live lines change too often for them.
     #[must_use]
-    pub fn linking(self, links: Option<Links>) -> Self {
+    pub fn linking(self, links: Option<LinkBase>) -> Self {
         Self { links, ..self }
     }
 
@@ -67,7 +67,12 @@ impl<W: Write> Screen<W> {
     }
 
     /// Shows finished lines above the live ones, and these.
-    pub fn draw(&mut self, finished: &[Line<'_>], live: &[Line<'_>], cursor: Cursor) -> io::Result<()> {
+    pub fn draw(
+        &mut self,
+        finished: &[Line<'_>],
+        live: &[Line<'_>],
+        cursor: CursorPosition,
+    ) -> io::Result<()> {
         self.leave_page();
         let all = live.len();
         let live: Vec<String> =
@@ -108,7 +113,7 @@ impl<W: Write> Screen<W> {
         size: (u16, u16),
         finished: &[Line<'_>],
         live: &[Line<'_>],
-        cursor: Cursor,
+        cursor: CursorPosition,
     ) -> io::Result<()> {
         self.leave_page();
         let (lines, rows) = self.reach(size);
@@ -188,7 +193,7 @@ impl<W: Write> Screen<W> {
     }
 
     /// Shows these rows over everything, beside the normal buffer, which stays as it is.
-    pub fn page(&mut self, rows: &[Line<'_>], cursor: Cursor) -> io::Result<()> {
+    pub fn page(&mut self, rows: &[Line<'_>], cursor: CursorPosition) -> io::Result<()> {
         self.bytes.push_str("\x1b[?2026h");
         let before = self.over.take().unwrap_or_else(|| {
             self.bytes.push_str("\x1b[?1049h\x1b[2J");
@@ -216,7 +221,12 @@ impl<W: Write> Screen<W> {
     }
 
     /// The same on a screen of another size.
-    pub fn repaint_page(&mut self, size: (u16, u16), rows: &[Line<'_>], cursor: Cursor) -> io::Result<()> {
+    pub fn repaint_page(
+        &mut self,
+        size: (u16, u16),
+        rows: &[Line<'_>],
+        cursor: CursorPosition,
+    ) -> io::Result<()> {
         self.size = size;
         if let Some(over) = &mut self.over {
             over.clear();
@@ -280,7 +290,7 @@ impl<W: Write> Screen<W> {
         }
     }
 
-    fn put_cursor(&mut self, cursor: Cursor) {
+    fn put_cursor(&mut self, cursor: CursorPosition) {
         let Some((row, column)) = cursor else { return };
         let row = row.min(self.live.len().saturating_sub(1));
         if row < self.row {
@@ -297,7 +307,7 @@ impl<W: Write> Screen<W> {
         self.bytes.push_str("\x1b[?25h");
     }
 
-    fn only_cursor(&mut self, cursor: Cursor) -> io::Result<()> {
+    fn only_cursor(&mut self, cursor: CursorPosition) -> io::Result<()> {
         self.put_cursor(cursor);
         self.flush()
     }
@@ -327,7 +337,7 @@ fn bytes_of(line: &Line<'_>, columns: usize) -> String {
 }
 
 /// The same with what leads somewhere as links.
-fn linked_bytes_of(line: &Line<'_>, columns: usize, links: Option<&Links>) -> String {
+fn linked_bytes_of(line: &Line<'_>, columns: usize, links: Option<&LinkBase>) -> String {
     let found = links.map(|links| links.of(&line.to_string())).unwrap_or_default();
     let mut found = found.into_iter().peekable();
     let mut bytes = String::new();
@@ -427,7 +437,7 @@ mod tests {
 
     /// A terminal that is looked at.
     struct Seen {
-        screen: Screen<Vec<u8>>,
+        screen: TerminalScreen<Vec<u8>>,
         terminal: vt100::Parser,
     }
 
@@ -435,10 +445,10 @@ mod tests {
         fn new(columns: u16, rows: u16) -> Self {
             let mut terminal = vt100::Parser::new(rows, columns, 1000);
             terminal.process(b"$ decurion\r\n");
-            Self { screen: Screen::new(Vec::new(), (columns, rows)), terminal }
+            Self { screen: TerminalScreen::new(Vec::new(), (columns, rows)), terminal }
         }
 
-        fn draw(&mut self, finished: &[&str], live: &[&str], cursor: Cursor) -> usize {
+        fn draw(&mut self, finished: &[&str], live: &[&str], cursor: CursorPosition) -> usize {
             let lines =
                 |texts: &[&str]| texts.iter().map(|text| Line::raw((*text).to_owned())).collect::<Vec<_>>();
             self.screen.draw(&lines(finished), &lines(live), cursor).unwrap();
@@ -520,7 +530,7 @@ mod tests {
 
     #[test]
     fn links_stand_in_finished_lines_alone_and_are_closed_where_they_are_cut() {
-        let links = Links { host: "h".to_owned(), folder: "/w".to_owned() };
+        let links = LinkBase { host: "h".to_owned(), folder: "/w".to_owned() };
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let line = Line::from(vec![Span::raw("in src/"), Span::styled("a.rs:3", bold), Span::raw(" it")]);
         let begin = "\x1b]8;;file://h/w/src/a.rs\x1b\\";
@@ -529,7 +539,7 @@ mod tests {
             format!("in {begin}src/\x1b[0;1ma.rs:3\x1b[0m{} it", links::END)
         );
         assert_eq!(linked_bytes_of(&line, 5, Some(&links)), format!("in {begin}sr{}", links::END));
-        let mut screen = Screen::new(Vec::new(), (80, 5)).linking(Some(links));
+        let mut screen = TerminalScreen::new(Vec::new(), (80, 5)).linking(Some(links));
         screen.draw(std::slice::from_ref(&line), std::slice::from_ref(&line), None).unwrap();
         let bytes = String::from_utf8(screen.out).unwrap();
         assert_eq!(bytes.matches(begin).count(), 1, "{bytes:?}");

@@ -12,7 +12,7 @@ use crate::text::one_line;
 
 /// What is asked at once.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct QuestionStep {
     /// The question, where it is not the call itself.
     pub title: String,
     /// What can be chosen; none where something is to be written.
@@ -25,7 +25,7 @@ pub struct Step {
     pub is_review: bool,
 }
 
-impl Step {
+impl QuestionStep {
     /// A step in which one of these is chosen.
     fn new(title: impl Into<String>, offers: Vec<Offered>) -> Self {
         Self { title: title.into(), offers, several: false, header: String::new(), is_review: false }
@@ -39,12 +39,12 @@ pub struct Offered {
     /// What it means, below it.
     pub details: String,
     /// Its effect.
-    pub what: What,
+    pub what: ChoiceEffect,
 }
 
 /// The effect of a choice.
 #[derive(Clone, Debug, PartialEq)]
-pub enum What {
+pub enum ChoiceEffect {
     /// This is the answer, and this changes with it.
     Answer(Answer, Vec<PermissionUpdate>),
     /// A message is written first, which the model gets with a refusal.
@@ -63,33 +63,39 @@ pub enum What {
 
 /// What was chosen so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Picked {
+pub struct StepChoice {
     pub step: usize,
     chosen: Vec<Chosen>,
     fields: Map<String, Value>,
 }
 
-fn offered(words: impl Into<String>, what: What) -> Offered {
+fn offered(words: impl Into<String>, what: ChoiceEffect) -> Offered {
     Offered { words: words.into(), details: String::new(), what }
 }
 
 /// Leave for the call, and rules to remember: for everybody, or for the asker and those below it.
-fn allow(rules: Vec<Rule>, everywhere: bool) -> What {
-    What::Answer(Answer::Allow { input: None, rules, everywhere }, Vec::new())
+fn allow(rules: Vec<Rule>, everywhere: bool) -> ChoiceEffect {
+    ChoiceEffect::Answer(Answer::Allow { input: None, rules, everywhere }, Vec::new())
 }
 
 /// The steps of a question.
-pub fn steps(question: &Question) -> Vec<Step> {
-    let only = |offers| vec![Step::new("", offers)];
+pub fn steps(question: &Question) -> Vec<QuestionStep> {
+    let only = |offers| vec![QuestionStep::new("", offers)];
     match question.subject() {
         Subject::Call => only(leave(question)),
         Subject::Plan(_) => only(plan()),
         Subject::Choices(choices) => {
-            let mut steps: Vec<Step> = choices.into_iter().map(asked).collect();
+            let mut steps: Vec<QuestionStep> = choices.into_iter().map(asked).collect();
             // What several questions come to is looked at before it is sent.
             if steps.len() > 1 {
-                let offers = vec![offered("Send", What::Next), offered("Change an answer", What::Back)];
-                steps.push(Step { is_review: true, ..Step::new("Send these answers?", offers) });
+                let offers = vec![
+                    offered("Send", ChoiceEffect::Next),
+                    offered("Change an answer", ChoiceEffect::Back),
+                ];
+                steps.push(QuestionStep {
+                    is_review: true,
+                    ..QuestionStep::new("Send these answers?", offers)
+                });
             }
             steps
         }
@@ -98,15 +104,19 @@ pub fn steps(question: &Question) -> Vec<Step> {
 }
 
 /// One of the model's questions.
-fn asked(choice: Choice) -> Step {
+fn asked(choice: Choice) -> QuestionStep {
     let option = |option: ChoiceOption| Offered {
         words: option.label.clone(),
         details: option.description,
-        what: What::Label(option.label),
+        what: ChoiceEffect::Label(option.label),
     };
     let mut offers: Vec<Offered> = choice.options.into_iter().map(option).collect();
-    offers.push(offered("Other…", What::Other));
-    Step { several: choice.several, header: choice.header, ..Step::new(choice.question, offers) }
+    offers.push(offered("Other…", ChoiceEffect::Other));
+    QuestionStep {
+        several: choice.several,
+        header: choice.header,
+        ..QuestionStep::new(choice.question, offers)
+    }
 }
 
 /// Tools that change files.
@@ -114,18 +124,18 @@ const EDITORS: [&str; 4] = ["Edit", "MultiEdit", "NotebookEdit", "Write"];
 
 /// The choices for a refusal: with a message, or the key that ends the turn.
 fn declined(words: &str) -> [Offered; 2] {
-    [offered(words, What::Refuse), offered("No, and stop (esc)", What::Stop)]
+    [offered(words, ChoiceEffect::Refuse), offered("No, and stop (esc)", ChoiceEffect::Stop)]
 }
 
 /// Whether a call may run, the safest answer last.
 fn leave(question: &Question) -> Vec<Offered> {
     let yes = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
     let words = if question.leaves_sandbox() { "Yes, without the sandbox" } else { "Yes, this once" };
-    let mut offers = vec![offered(words, What::Answer(yes.clone(), Vec::new()))];
+    let mut offers = vec![offered(words, ChoiceEffect::Answer(yes.clone(), Vec::new()))];
     // The mode is the session's, so an agent's question does not offer it; nor does it hold outside of the project.
     if EDITORS.contains(&question.tool.as_str()) && question.agent.is_none() && question.blocked.is_none() {
         let edits = vec![PermissionUpdate::SetMode { mode: Mode::AcceptEdits }];
-        offers.push(offered("Yes, and all edits in this session", What::Answer(yes, edits)));
+        offers.push(offered("Yes, and all edits in this session", ChoiceEffect::Answer(yes, edits)));
     }
     // Only all of them together would have let it go ahead.
     let rules = &question.suggestions;
@@ -148,7 +158,7 @@ fn leave(question: &Question) -> Vec<Offered> {
 
 fn plan() -> Vec<Offered> {
     let yes = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
-    let mode = |mode| What::Answer(yes.clone(), vec![PermissionUpdate::SetMode { mode }]);
+    let mode = |mode| ChoiceEffect::Answer(yes.clone(), vec![PermissionUpdate::SetMode { mode }]);
     let mut offers = vec![
         offered("Yes, and auto-accept edits", mode(Mode::AcceptEdits)),
         offered("Yes, and ask before each change", mode(Mode::Default)),
@@ -157,11 +167,11 @@ fn plan() -> Vec<Offered> {
     offers
 }
 
-fn elicited(question: &Question) -> Vec<Step> {
+fn elicited(question: &Question) -> Vec<QuestionStep> {
     let Some(elicitation) = &question.elicitation else { return Vec::new() };
-    let plain = |action| What::Answer(Answer::Elicited(Elicited::plain(action)), Vec::new());
+    let plain = |action| ChoiceEffect::Answer(Answer::Elicited(Elicited::plain(action)), Vec::new());
     let (yes, what) = match &elicitation.wanted {
-        Wanted::Form { .. } => ("Answer it", What::Next),
+        Wanted::Form { .. } => ("Answer it", ChoiceEffect::Next),
         Wanted::Url { .. } => ("I have opened it", plain(ElicitationAction::Accept)),
     };
     let offers = vec![
@@ -169,7 +179,7 @@ fn elicited(question: &Question) -> Vec<Step> {
         offered("Decline", plain(ElicitationAction::Decline)),
         offered("Neither (esc)", plain(ElicitationAction::Cancel)),
     ];
-    let mut steps = vec![Step::new(elicitation.message.clone(), offers)];
+    let mut steps = vec![QuestionStep::new(elicitation.message.clone(), offers)];
     steps.extend(fields(question).map(|(name, schema)| field(name, schema)));
     steps
 }
@@ -183,33 +193,33 @@ fn fields(question: &Question) -> impl Iterator<Item = (&String, &Value)> {
     schema.into_iter().flatten()
 }
 
-fn field(name: &str, schema: &Value) -> Step {
+fn field(name: &str, schema: &Value) -> QuestionStep {
     let words = schema["title"].as_str().or(schema["description"].as_str()).unwrap_or(name);
     let value = |value: &Value| {
         let words = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        offered(words, What::Value(value.clone()))
+        offered(words, ChoiceEffect::Value(value.clone()))
     };
     let offers = match (schema["enum"].as_array(), schema["type"].as_str()) {
         (Some(values), _) => values.iter().map(value).collect(),
         (None, Some("boolean")) => {
             vec![
-                offered("yes", What::Value(Value::Bool(true))),
-                offered("no", What::Value(Value::Bool(false))),
+                offered("yes", ChoiceEffect::Value(Value::Bool(true))),
+                offered("no", ChoiceEffect::Value(Value::Bool(false))),
             ]
         }
         _ => Vec::new(),
     };
-    Step::new(words, offers)
+    QuestionStep::new(words, offers)
 }
 
 /// What a step has come to.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reached {
+pub enum StepResult {
     Next,
     Answer(Answer),
 }
 
-impl Picked {
+impl StepChoice {
     /// The same from its first step on, with what was written into fields.
     #[must_use]
     pub fn again(&self) -> Self {
@@ -239,10 +249,10 @@ impl Picked {
     pub fn take(
         &mut self,
         question: &Question,
-        step: &Step,
+        step: &QuestionStep,
         answers: Vec<String>,
         value: Option<Value>,
-    ) -> Reached {
+    ) -> StepResult {
         match question.subject() {
             Subject::Choices(_) if step.is_review => {}
             Subject::Choices(_) => {
@@ -264,17 +274,17 @@ impl Picked {
         }
         self.step += 1;
         if self.step < steps(question).len() {
-            return Reached::Next;
+            return StepResult::Next;
         }
         if question.subject() == Subject::Elicitation {
             let content = Some(Private(Value::Object(self.fields.clone())));
-            return Reached::Answer(Answer::Elicited(Elicited {
+            return StepResult::Answer(Answer::Elicited(Elicited {
                 action: ElicitationAction::Accept,
                 content,
             }));
         }
         let input = Some(answered(&question.input, &self.chosen));
-        Reached::Answer(Answer::Allow { input, rules: Vec::new(), everywhere: false })
+        StepResult::Answer(Answer::Allow { input, rules: Vec::new(), everywhere: false })
     }
 }
 

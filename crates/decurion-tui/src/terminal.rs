@@ -79,13 +79,13 @@ impl Notices {
 }
 
 /// The terminal while it is ours.
-pub struct Terminal {
+pub struct OwnedTerminal {
     /// What its title says.
     title: String,
     notices: Notices,
 }
 
-impl Terminal {
+impl OwnedTerminal {
     /// Takes it over. It is given back when this is dropped, also by a panic on its way out; one that is caught below,
     /// such as an agent's, leaves it ours.
     pub fn take(notices: Notices) -> io::Result<Self> {
@@ -154,7 +154,7 @@ impl Terminal {
 
 /// What a terminal said when it was asked, before anybody read keys from it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct TerminalAnswer {
     /// What it can show, by its background. None where it says nothing.
     pub shades: Option<Shades>,
     /// What a person typed meanwhile.
@@ -164,16 +164,16 @@ pub struct Said {
 /// Asks the terminal for its background.
 ///
 /// Every terminal answers the second question, so that the wait for the first answer ends.
-pub fn said() -> Said {
+pub fn said() -> TerminalAnswer {
     if enable_raw_mode().is_err() {
-        return Said::default();
+        return TerminalAnswer::default();
     }
     let answer = ask(b"\x1b]11;?\x1b\\\x1b[c");
     let _ = disable_raw_mode();
-    Said::of(&String::from_utf8_lossy(&answer))
+    TerminalAnswer::of(&String::from_utf8_lossy(&answer))
 }
 
-impl Said {
+impl TerminalAnswer {
     fn of(answer: &str) -> Self {
         let typed = text::without_sequences(answer).replace('\r', "\n");
         let is_typed = |letter: &char| *letter == '\n' || !letter.is_control();
@@ -231,7 +231,7 @@ pub fn is_taken() -> bool {
     TAKEN.load(Ordering::SeqCst)
 }
 
-impl Drop for Terminal {
+impl Drop for OwnedTerminal {
     fn drop(&mut self) {
         if std::thread::panicking() && is_taken() {
             // The drawn lines were not cleared: later output begins below the cursor.
@@ -276,7 +276,11 @@ mod tests {
             ("", None, ""),
         ];
         for (answer, shades, typed) in table {
-            assert_eq!(Said::of(answer), Said { shades, typed: typed.to_owned() }, "{answer:?}");
+            assert_eq!(
+                TerminalAnswer::of(answer),
+                TerminalAnswer { shades, typed: typed.to_owned() },
+                "{answer:?}"
+            );
         }
     }
 

@@ -14,7 +14,7 @@ const MOST: usize = 1024;
 
 /// Read on a separate thread: the terminal's stream spins once the terminal is gone, and loses the waker of a caller
 /// that polls once.
-pub(crate) struct Keys {
+pub(crate) struct TerminalEvents {
     /// Events that were read before the terminal was released, and not taken.
     ahead: VecDeque<io::Result<Happening>>,
     happenings: mpsc::Receiver<io::Result<Happening>>,
@@ -23,7 +23,7 @@ pub(crate) struct Keys {
     ended: oneshot::Receiver<()>,
 }
 
-impl Keys {
+impl TerminalEvents {
     pub fn new() -> io::Result<Self> {
         // From here on a resize is noticed, not only once the thread runs.
         let _ = crossterm::event::poll(Duration::ZERO)?;
@@ -100,8 +100,8 @@ mod tests {
     use super::*;
 
     /// So many events in order, and then none.
-    fn counting(range: std::ops::Range<u16>) -> Keys {
-        Keys::of(move || {
+    fn counting(range: std::ops::Range<u16>) -> TerminalEvents {
+        TerminalEvents::of(move || {
             stream::iter(range.map(|count| Ok(Happening::Resize(count, 1)))).chain(stream::pending())
         })
         .unwrap()

@@ -7,7 +7,7 @@ use decurion_protocol::{
 use serde_json::Value;
 
 use crate::commands::Topic;
-use crate::list::{List, Offer, Row};
+use crate::list::{ChoiceList, ListRow, Offer};
 use crate::view::agents::tokens;
 
 /// How many lines that are not JSON are shown.
@@ -15,7 +15,7 @@ const REMARKS: usize = 3;
 
 /// The rows of a subcommand's JSON lines. A line that is no object is a remark, such as a warning about a file: it is
 /// shown below the rows, and costs none of them.
-pub fn of_lines(topic: Topic, printed: &str) -> Result<List, String> {
+pub fn of_lines(topic: Topic, printed: &str) -> Result<ChoiceList, String> {
     let (mut rows, mut remarks) = (Vec::new(), Vec::new());
     for line in printed.lines().filter(|line| !line.trim().is_empty()) {
         match serde_json::from_str::<Value>(line) {
@@ -34,7 +34,7 @@ pub fn of_lines(topic: Topic, printed: &str) -> Result<List, String> {
         Topic::Plugins => plugins(&rows),
         Topic::Worktrees => worktrees(&rows),
         Topic::Memory => memories(&rows),
-        _ => List::default(),
+        _ => ChoiceList::default(),
     };
     list.remarks = remarks;
     Ok(list)
@@ -44,7 +44,7 @@ fn text<'a>(row: &'a Value, member: &str) -> &'a str {
     row[member].as_str().unwrap_or_default()
 }
 
-fn agents(rows: &[Value]) -> List {
+fn agents(rows: &[Value]) -> ChoiceList {
     let row = |agent: &Value| {
         let name = text(agent, "name");
         let counts = agent["active"].as_bool().unwrap_or(true);
@@ -54,12 +54,12 @@ fn agents(rows: &[Value]) -> List {
             || "all tools".to_owned(),
             |tools| tools.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
         );
-        Row {
+        ListRow {
             id: format!("{name}\n{}", text(agent, "origin")),
             name: name.to_owned(),
             note: format!("{}{remark}", text(agent, "origin")),
             details: vec![text(agent, "description").to_owned(), format!("{model} · {tools}")],
-            ..Row::default()
+            ..ListRow::default()
         }
     };
     let rows = rows.iter().filter(|agent| !agent["hidden"].as_bool().unwrap_or_default()).map(row).collect();
@@ -70,21 +70,21 @@ fn agents(rows: &[Value]) -> List {
         Offer::all('n', "new").asking("name of the new agent"),
         Offer::all('l', "check all"),
     ];
-    List::new("Agents", rows, &offers, "no agents")
+    ChoiceList::new("Agents", rows, &offers, "no agents")
 }
 
-fn sessions(rows: &[Value]) -> List {
-    let row = |session: &Value| Row {
+fn sessions(rows: &[Value]) -> ChoiceList {
+    let row = |session: &Value| ListRow {
         id: text(session, "session").to_owned(),
         name: text(session, "title").to_owned(),
         when: text(session, "modified").parse().ok(),
         details: vec![format!("{} · {}", text(session, "session"), text(session, "cwd"))],
-        ..Row::default()
+        ..ListRow::default()
     };
     let offers = [Offer::row('\n', "resume"), Offer::row('\t', "fork")];
     // A session without a prompt has nothing to continue.
     let begun = rows.iter().filter(|session| !text(session, "title").is_empty());
-    List::new(
+    ChoiceList::new(
         "Sessions in this folder",
         begun.map(row).collect(),
         &offers,
@@ -94,14 +94,14 @@ fn sessions(rows: &[Value]) -> List {
 }
 
 /// Texts that sessions get from the start, or keep for later ones.
-fn memories(rows: &[Value]) -> List {
-    let row = |file: &Value| Row {
+fn memories(rows: &[Value]) -> ChoiceList {
+    let row = |file: &Value| ListRow {
         id: text(file, "path").to_owned(),
         name: text(file, "shown").to_owned(),
         note: text(file, "about").to_owned(),
-        ..Row::default()
+        ..ListRow::default()
     };
-    List::new(
+    ChoiceList::new(
         "Instructions and memory",
         rows.iter().map(row).collect(),
         &[Offer::row('\n', "edit")],
@@ -109,18 +109,18 @@ fn memories(rows: &[Value]) -> List {
     )
 }
 
-fn plugins(rows: &[Value]) -> List {
+fn plugins(rows: &[Value]) -> ChoiceList {
     let row = |plugin: &Value| {
         let (name, state) = (text(plugin, "name"), text(plugin, "state").to_owned());
         let details = vec![text(plugin, "description").to_owned(), text(plugin, "path").to_owned()];
-        Row { id: name.to_owned(), name: name.to_owned(), note: state, details, ..Row::default() }
+        ListRow { id: name.to_owned(), name: name.to_owned(), note: state, details, ..ListRow::default() }
     };
     let offers = [
         Offer::row('e', "on"),
         Offer::row('d', "off"),
         Offer::all('a', "add").asking("folder of the plugin"),
     ];
-    List::new(
+    ChoiceList::new(
         "Plugins (changes apply to new sessions)",
         rows.iter().map(row).collect(),
         &offers,
@@ -128,31 +128,31 @@ fn plugins(rows: &[Value]) -> List {
     )
 }
 
-fn worktrees(rows: &[Value]) -> List {
-    let row = |tree: &Value| Row {
+fn worktrees(rows: &[Value]) -> ChoiceList {
+    let row = |tree: &Value| ListRow {
         id: text(tree, "name").to_owned(),
         name: text(tree, "name").to_owned(),
         note: format!("{} · {}", text(tree, "found").replace('_', " "), text(tree, "branch")),
         details: vec![text(tree, "description").to_owned(), text(tree, "path").to_owned()],
-        ..Row::default()
+        ..ListRow::default()
     };
     let offers = [Offer::row('x', "remove"), Offer::all('c', "remove all that are unchanged")];
-    List::new("Worktrees", rows.iter().map(row).collect(), &offers, "no Decurion worktrees here")
+    ChoiceList::new("Worktrees", rows.iter().map(row).collect(), &offers, "no Decurion worktrees here")
 }
 
 /// What the session told of itself.
-pub fn of_inspected(topic: Topic, value: Value) -> Result<List, String> {
+pub fn of_inspected(topic: Topic, value: Value) -> Result<ChoiceList, String> {
     let wrong = |error: serde_json::Error| error.to_string();
     Ok(match topic {
         Topic::Rules => rules(&serde_json::from_value(value).map_err(wrong)?),
         Topic::Hooks => hooks(&serde_json::from_value::<Vec<HookDeclaration>>(value).map_err(wrong)?),
         Topic::Servers => servers(&serde_json::from_value::<Vec<McpDetail>>(value).map_err(wrong)?),
         Topic::Context => context(&serde_json::from_value(value).map_err(wrong)?),
-        _ => List::default(),
+        _ => ChoiceList::default(),
     })
 }
 
-fn rules(in_force: &RulesInForce) -> List {
+fn rules(in_force: &RulesInForce) -> ChoiceList {
     let rules = &in_force.rules;
     let of = |verdict: Verdict, word: &'static str, rules: &[Rule]| {
         let row = move |rule: &Rule| {
@@ -160,7 +160,7 @@ fn rules(in_force: &RulesInForce) -> List {
             let source = source.as_str().unwrap_or_default();
             let note = format!("{word} · {}", source.strip_suffix("Settings").unwrap_or(source));
             let id = serde_json::to_string(&(verdict, rule)).unwrap_or_default();
-            Row { id, name: rule.to_string(), note, ..Row::default() }
+            ListRow { id, name: rule.to_string(), note, ..ListRow::default() }
         };
         rules.iter().map(row).collect::<Vec<_>>()
     };
@@ -174,35 +174,35 @@ fn rules(in_force: &RulesInForce) -> List {
         Offer::row('x', "remove").asking("remove this rule, also from its file? y, then enter"),
     ];
     let title = format!("Rules in force · mode {}", in_force.mode);
-    List::new(title, rows, &offers, "no rules: every call that may change something is asked about")
+    ChoiceList::new(title, rows, &offers, "no rules: every call that may change something is asked about")
 }
 
-fn hooks(hooks: &[HookDeclaration]) -> List {
-    let row = |hook: &HookDeclaration| Row {
+fn hooks(hooks: &[HookDeclaration]) -> ChoiceList {
+    let row = |hook: &HookDeclaration| ListRow {
         id: String::new(),
         name: hook.event.to_string(),
         note: [hook.matcher.as_deref().unwrap_or("all"), hook.callback.as_deref().unwrap_or(&hook.command)]
             .join(" · "),
         details: vec![hook.source.clone()],
-        ..Row::default()
+        ..ListRow::default()
     };
-    List::new("Hooks in force", hooks.iter().map(row).collect(), &[], "no hooks")
+    ChoiceList::new("Hooks in force", hooks.iter().map(row).collect(), &[], "no hooks")
 }
 
-fn servers(servers: &[McpDetail]) -> List {
+fn servers(servers: &[McpDetail]) -> ChoiceList {
     let row = |server: &McpDetail| {
         let tools: Vec<&str> = server.tools.iter().map(|tool| tool.name.as_str()).collect();
         let status = &server.status;
-        Row {
+        ListRow {
             id: format!("{}\n{}", status.name, status.status.name()),
             name: status.name.clone(),
             note: format!("{} · {} tools", status.status.name(), tools.len()),
             details: vec![status.reason.clone().unwrap_or_default(), tools.join(", ")],
-            ..Row::default()
+            ..ListRow::default()
         }
     };
     let offers = [Offer::row('r', "reconnect"), Offer::row('t', "enable or disable")];
-    List::new(
+    ChoiceList::new(
         "MCP servers",
         servers.iter().map(row).collect(),
         &offers,
@@ -210,9 +210,9 @@ fn servers(servers: &[McpDetail]) -> List {
     )
 }
 
-fn context(used: &ContextUse) -> List {
+fn context(used: &ContextUse) -> ChoiceList {
     let share = |part: u64| part.saturating_mul(100).checked_div(used.window).unwrap_or(0);
-    let row = |part: &ContextPart| Row {
+    let row = |part: &ContextPart| ListRow {
         id: String::new(),
         name: match (&part.kind, part.name.as_str()) {
             (kind, "") => kind_words(*kind).to_owned(),
@@ -220,7 +220,7 @@ fn context(used: &ContextUse) -> List {
         },
         note: format!("{} · {}%", tokens(part.tokens), share(part.tokens)),
         details: vec![part.of.clone()],
-        ..Row::default()
+        ..ListRow::default()
     };
     let mut parts = used.parts.clone();
     parts.sort_by_key(|part| std::cmp::Reverse(part.tokens));
@@ -235,12 +235,12 @@ fn context(used: &ContextUse) -> List {
     let all = parts.iter().map(row);
     let free = used.window.saturating_sub(used.total);
     let compacts = used.compacts_at.map(|at| format!(" · compacts by itself at {}", tokens(at)));
-    let free = Row {
+    let free = ListRow {
         name: "free".to_owned(),
         note: format!("{} · {}%{}", tokens(free), share(free), compacts.unwrap_or_default()),
-        ..Row::default()
+        ..ListRow::default()
     };
-    List::new(title, std::iter::once(free).chain(all).collect(), &[], "no messages yet")
+    ChoiceList::new(title, std::iter::once(free).chain(all).collect(), &[], "no messages yet")
 }
 
 /// How full a window is, in a few signs.

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use super::explain;
 use crate::args::{AgentScope, AgentsCommand};
 use crate::report::{FAILED, Failure, note, visible};
-use crate::screen::Style;
-use crate::servers::{self, Flags};
-use crate::table::{Cell, Table};
+use crate::screen::TextStyle;
+use crate::servers::{self, ServerFlags};
+use crate::table::{TableCell, TextTable};
 use crate::{library, wire};
 
 /// Tools that exist if a server offers resources: an agent file may name them, although they are not always there.
@@ -38,7 +38,7 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
         Some(Agents::load(&request).active().map(|agent| agent.definition.name.clone()).collect());
     let skills = Skills::load(&of_skills);
     request.skills = Some(skills.active().map(|skill| skill.name.clone()).collect());
-    let servers = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
+    let servers = servers::load(&loaded, &environment, &ServerFlags::default(), &plugins)?;
     request.servers = Some(servers.all.entries.iter().map(|entry| entry.name.clone()).collect());
     match command {
         AgentsCommand::List { json } => {
@@ -95,15 +95,15 @@ fn checked(request: &AgentRequest, paths: &[Utf8PathBuf]) -> Agents {
 }
 
 fn list(agents: &Agents, loaded: &Loaded, json: bool) {
-    let mut table = Table::new(["NAME", "SOURCE", "DESCRIPTION"]);
+    let mut table = TextTable::new(["NAME", "SOURCE", "DESCRIPTION"]);
     for agent in &agents.all {
         if json {
             say!("{}", row(agent, loaded));
         } else {
-            let style = if agent.shadowed_by.is_none() { Style::Strong } else { Style::Faint };
+            let style = if agent.shadowed_by.is_none() { TextStyle::Strong } else { TextStyle::Faint };
             table.row([
-                Cell::new(style, one_line(&agent.definition.name)),
-                Cell::new(Style::Faint, place(agent)),
+                TableCell::new(style, one_line(&agent.definition.name)),
+                TableCell::new(TextStyle::Faint, place(agent)),
                 remarks(agent, loaded).into(),
             ]);
         }

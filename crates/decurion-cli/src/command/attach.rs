@@ -10,21 +10,21 @@ use decurion_engine::{Definitions as _, Library as _};
 use decurion_protocol::{Command, SessionId, SessionSummary, SessionView};
 use decurion_serve::socket::{ConnectError, Hello, LiveSessions};
 use decurion_store::{Archive, Found};
-use decurion_tui::plain::Lines;
+use decurion_tui::plain::StdinLines;
 use decurion_tui::view::status::Windows;
-use decurion_tui::{Ended, Signal};
+use decurion_tui::{FrontEndEnd, OutsideSignal};
 use serde_json::json;
 
 use super::interact::form::ask;
 use super::interact::{Owner, Screening, Surroundings, library, look, show, signals};
 use super::run::block_on;
 use crate::args::AttachArgs;
-use crate::definitions::Live;
+use crate::definitions::LiveDefinitions;
 use crate::library::Shelf;
 use crate::models::Configured;
 use crate::report::{Failure, note};
-use crate::screen::Style;
-use crate::table::{Cell, Table, short, short_ids};
+use crate::screen::TextStyle;
+use crate::table::{TableCell, TextTable, short, short_ids};
 use crate::wire;
 
 /// How long a session may take to answer before it counts as one that only takes long.
@@ -52,7 +52,7 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
         let plain = args.plain || environment.get("TERM").is_none_or(|term| term == "dumb");
         let around = Surroundings { loaded: &loaded, environment: &environment, plain, leash: None };
         let plugins = Plugins::load(&loaded, &[]);
-        let agents = Live::new(&loaded, None, &plugins).all();
+        let agents = LiveDefinitions::new(&loaded, None, &plugins).all();
         let mut library = library(&Shelf::new(&loaded, &plugins).skills(), &agents);
         let models = Configured::new(Arc::clone(&loaded), None);
         library.models = models.names();
@@ -64,16 +64,16 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
         let mut showing = screen.showing(attached.link, &hello.cwd, false, Owner::Others)?;
         showing.app.draft(&typed);
         let mut signals = signals(false).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
-        let mut lines = plain.then(Lines::of_stdin);
+        let mut lines = plain.then(StdinLines::of_stdin);
         let ended = show(showing, lines.as_mut(), &mut signals)
             .await
             .map_err(|error| Failure::failed(format!("the terminal: {error}")))?;
         Ok(match &ended {
-            Ended::By(Signal::Interrupt) => 130,
-            Ended::By(Signal::Hangup) => 129,
-            Ended::By(_) => 143,
-            Ended::Left | Ended::Over | Ended::Kept(..) | Ended::Next(..) => {
-                if goes_on(&live, &state, hello.session, matches!(ended, Ended::Over)).await {
+            FrontEndEnd::By(OutsideSignal::Interrupt) => 130,
+            FrontEndEnd::By(OutsideSignal::Hangup) => 129,
+            FrontEndEnd::By(_) => 143,
+            FrontEndEnd::Left | FrontEndEnd::Over | FrontEndEnd::Kept(..) | FrontEndEnd::Next(..) => {
+                if goes_on(&live, &state, hello.session, matches!(ended, FrontEndEnd::Over)).await {
                     let id = hello.session;
                     note(format!("still running; reattach: decurion attach {id}"));
                 } else {
@@ -177,7 +177,7 @@ pub fn list(json: bool) -> Result<u8, Failure> {
     let ids = recorded_ids.iter().map(|one| one.session).chain(all.iter().map(|hello| hello.session));
     let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
     let length = short_ids(ids.iter().map(String::as_str));
-    let mut table = Table::new(["ID", "PID", "STATE", "FOLDER", "TITLE"]);
+    let mut table = TextTable::new(["ID", "PID", "STATE", "FOLDER", "TITLE"]);
     for hello in &all {
         let view = recorded(&archive, hello.session);
         let counts = view.standings();
@@ -196,10 +196,10 @@ pub fn list(json: bool) -> Result<u8, Failure> {
         }
         let id = hello.session.to_string();
         table.row([
-            Cell::new(Style::Strong, short(&id, length)),
+            TableCell::new(TextStyle::Strong, short(&id, length)),
             hello.pid.to_string().into(),
             standing(working, view.questions.len()),
-            Cell::new(Style::Faint, hello.cwd.as_str()),
+            TableCell::new(TextStyle::Faint, hello.cwd.as_str()),
             title.into(),
         ]);
     }
@@ -211,16 +211,16 @@ pub fn list(json: bool) -> Result<u8, Failure> {
 }
 
 /// How a session stands: what needs a person comes first.
-fn standing(working: usize, questions: usize) -> Cell {
+fn standing(working: usize, questions: usize) -> TableCell {
     let asks = match questions {
         0 => None,
         1 => Some("1 question".to_owned()),
         count => Some(format!("{count} questions")),
     };
     let works = (working > 0).then(|| format!("{working} working"));
-    let style = if asks.is_some() { Style::Warning } else { Style::Plain };
+    let style = if asks.is_some() { TextStyle::Warning } else { TextStyle::Plain };
     let words: Vec<String> = asks.into_iter().chain(works).collect();
-    Cell::new(style, if words.is_empty() { "idle".to_owned() } else { words.join(", ") })
+    TableCell::new(style, if words.is_empty() { "idle".to_owned() } else { words.join(", ") })
 }
 
 /// The session as far as it is on record.

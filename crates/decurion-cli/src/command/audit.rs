@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 
 use camino::Utf8Path;
 use decurion_protocol::{AuditEntry, AuditKind, Clock as _, PermissionEntry, Verdict};
-use decurion_store::audit::{Anchor, Problem, ProblemKind, ReadReport, Recorded, Report};
+use decurion_store::audit::{Anchor, AuditProblem, AuditReport, ProblemKind, ReadReport, Recorded};
 use decurion_store::{AuditFilter, AuditLog};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::args::{AuditCommand, AuditShow};
 use crate::clock::SystemClock;
 use crate::report::{FAILED, Failure, note, visible};
-use crate::screen::Style;
-use crate::table::{Cell, Table, ago, short, short_ids};
+use crate::screen::TextStyle;
+use crate::table::{TableCell, TextTable, ago, short, short_ids};
 use crate::wire;
 
 /// How many entries are shown to a person who does not say how many.
@@ -113,23 +113,23 @@ fn print_table(entries: &VecDeque<Recorded>) {
     let ids = entries.iter().filter_map(|recorded| recorded.entry.session).map(|id| id.to_string());
     let ids: Vec<String> = ids.collect();
     let length = short_ids(ids.iter().map(String::as_str));
-    let mut table = Table::new(["WHEN", "SESSION", "AGENT", "RESULT", "WHAT AND WHY"]).whole();
+    let mut table = TextTable::new(["WHEN", "SESSION", "AGENT", "RESULT", "WHAT AND WHY"]).whole();
     for recorded in entries {
         let entry = &recorded.entry;
         let session = entry.session.map(|id| id.to_string()).unwrap_or_default();
         let (result, words) = words(entry, &recorded.raw);
         let style = match result {
-            "deny" | "refused" => Style::Bad,
-            "ask" | "outside" => Style::Warning,
-            _ => Style::Plain,
+            "deny" | "refused" => TextStyle::Bad,
+            "ask" | "outside" => TextStyle::Warning,
+            _ => TextStyle::Plain,
         };
         let words = if recorded.believed { words } else { format!("NOT AS WRITTEN: {words}") };
         table.row([
             ago(Some(entry.at)).into(),
             short(&session, length).into(),
             entry.path.as_str().into(),
-            Cell::new(style, result),
-            Cell::new(if recorded.believed { Style::Plain } else { Style::Bad }, words),
+            TableCell::new(style, result),
+            TableCell::new(if recorded.believed { TextStyle::Plain } else { TextStyle::Bad }, words),
         ]);
     }
     table.print();
@@ -207,7 +207,7 @@ fn since(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
     })
 }
 
-fn say_whole(report: &Report) {
+fn say_whole(report: &AuditReport) {
     let Some(anchor) = &report.anchor else {
         return say!("The audit log is empty.");
     };
@@ -223,7 +223,7 @@ fn say_whole(report: &Report) {
 }
 
 /// What a person reads about a log that is not whole.
-fn damaged(problem: &Problem, report: &Report, state: &Utf8Path) -> Failure {
+fn damaged(problem: &AuditProblem, report: &AuditReport, state: &Utf8Path) -> Failure {
     let place = match problem.line {
         0 => problem.file.to_string(),
         line => format!("{}:{line}", problem.file),

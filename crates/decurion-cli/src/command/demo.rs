@@ -22,9 +22,9 @@ use camino::Utf8PathBuf;
 use decurion_config::{Environment, Plugins};
 use decurion_exec::foreground::Front;
 use decurion_protocol::{Block, Command, Event, TaskKind};
-use decurion_serve::{Finish, Format, Progress};
+use decurion_serve::{Finish, Format, ProgressOutput};
 use decurion_store::{Archive, Found, ReplayOptions, Scope, SessionPaths};
-use decurion_tui::terminal::Terminal;
+use decurion_tui::terminal::OwnedTerminal;
 use decurion_tui::view::status::Windows;
 use tempfile::TempDir;
 
@@ -32,7 +32,7 @@ use super::run::{Answer, Work, block_on};
 use crate::args::DemoArgs;
 use crate::report::{Failure, note};
 use crate::{screen, wire};
-use stage::{PROMPT, Stage};
+use stage::{DemoStage, PROMPT};
 
 /// A terminal with fewer columns or rows cannot show what there is to see.
 const SMALLEST: (u16, u16) = (60, 20);
@@ -61,7 +61,7 @@ fn has_keys(environment: &Environment) -> bool {
 }
 
 fn is_large() -> bool {
-    let (columns, rows) = Terminal::size();
+    let (columns, rows) = OwnedTerminal::size();
     let is_large = columns >= SMALLEST.0 && rows >= SMALLEST.1;
     if !is_large {
         let (wide, high) = SMALLEST;
@@ -89,7 +89,7 @@ fn no_folder(error: std::io::Error) -> Failure {
 /// Plays it as a log.
 fn log(keep: bool) -> Result<u8, Failure> {
     let (folder, root) = temporary()?;
-    let stage = Stage::new(&root, Environment::capture())?;
+    let stage = DemoStage::new(&root, Environment::capture())?;
     let passed = block_on(act(&stage))??;
     if keep || !passed {
         say!("\nThe repository is kept in {}", folder.keep().display());
@@ -99,7 +99,7 @@ fn log(keep: bool) -> Result<u8, Failure> {
     Ok(u8::from(!passed))
 }
 
-async fn act(stage: &Stage) -> Result<bool, Failure> {
+async fn act(stage: &DemoStage) -> Result<bool, Failure> {
     say!("Making a small git repository with a failing test in {}", stage.repository);
     stage.make_repository().await?;
     say!("Asking the agent: {PROMPT}\n");
@@ -113,8 +113,8 @@ async fn act(stage: &Stage) -> Result<bool, Failure> {
         skills: Vec::new(),
         plugins: Plugins::default(),
         format: Format::Text,
-        shown: decurion_serve::Facts::default(),
-        progress: Progress::Inline,
+        shown: decurion_serve::StreamFacts::default(),
+        progress: ProgressOutput::Inline,
         api_key_source: "none".to_owned(),
         sandbox: wire::sandbox_name(&stage.loaded),
         known: Arc::new(decurion_serve::NothingKnown),
@@ -129,14 +129,14 @@ async fn act(stage: &Stage) -> Result<bool, Failure> {
     Ok(passed && finish.outcome.exit_code() == 0)
 }
 
-fn report(stage: &Stage, finish: &Finish, passed: bool) {
+fn report(stage: &DemoStage, finish: &Finish, passed: bool) {
     say!("\nWhat happened");
     say!("  the agent: {}", finish.outcome.word());
     say!("  the test:  {}", if passed { "passes now" } else { "still fails" });
     let archive = stage.loaded.paths.state.clone().map(Archive::new);
     let found = archive.and_then(|archive| archive.find(finish.session, &[]));
     if let Some(Found::Ours(paths)) = found {
-        say!("  the work:  {}", Counts::of(&paths));
+        say!("  the work:  {}", DemoCounts::of(&paths));
         say!("  transcript: {}", paths.transcript());
         say!("  read it:    decurion sessions show {}", finish.session);
         say!("  see it:     decurion trace {} --svg demo.svg", finish.session);
@@ -145,13 +145,13 @@ fn report(stage: &Stage, finish: &Finish, passed: bool) {
 
 /// What a session did, counted from its record.
 #[derive(Default)]
-struct Counts {
+struct DemoCounts {
     calls: usize,
     agents: HashSet<String>,
     commands: usize,
 }
 
-impl Counts {
+impl DemoCounts {
     fn of(paths: &SessionPaths) -> Self {
         let mut counts = Self::default();
         let options = ReplayOptions { scope: Scope::Everything, ..ReplayOptions::default() };
@@ -166,7 +166,7 @@ impl Counts {
     }
 }
 
-impl std::fmt::Display for Counts {
+impl std::fmt::Display for DemoCounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { calls, agents, commands } = self;
         let plural = if *commands == 1 { "" } else { "s" };

@@ -9,7 +9,7 @@ use decurion_engine::egress::{unusable_host, unusable_secret_host};
 use decurion_engine::permission::unknown_tool;
 use decurion_exec::Form;
 use decurion_model::ModelError;
-use decurion_model::http::Http;
+use decurion_model::http::HttpClient;
 use decurion_protocol::Rule;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use crate::command::proofs::{self, Proof};
 use crate::command::run::block_on;
 use crate::models::{self, Configured};
 use crate::report::{Failure, USAGE, styled_line};
-use crate::screen::{Style, Terminal};
+use crate::screen::{OutputTerminal, TextStyle};
 use crate::{discover, wire};
 
 pub fn run(json: bool) -> Result<u8, Failure> {
@@ -69,7 +69,7 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         return Ok(USAGE);
     }
     let lines = lines(&facts, &loaded, &proofs);
-    Ok(u8::from(lines.iter().any(|line| line.mark == Mark::Bad)))
+    Ok(u8::from(lines.iter().any(|line| line.mark == CheckMark::Bad)))
 }
 
 /// Everything in the settings that keeps a session from starting, with its place.
@@ -115,22 +115,22 @@ fn sandbox_settings(loaded: &Loaded) -> Value {
 
 /// What a line says about the installation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum CheckMark {
     Good,
     Odd,
     Bad,
 }
 
 /// A line for people, with advice below it.
-struct Line {
-    mark: Mark,
+struct DoctorLine {
+    mark: CheckMark,
     name: &'static str,
     text: String,
     advice: Vec<String>,
 }
 
-impl Line {
-    fn new(mark: Mark, name: &'static str, text: impl Into<String>) -> Self {
+impl DoctorLine {
+    fn new(mark: CheckMark, name: &'static str, text: impl Into<String>) -> Self {
         Self { mark, name, text: text.into(), advice: Vec::new() }
     }
 
@@ -139,37 +139,40 @@ impl Line {
         self
     }
 
-    fn print(&self, terminal: Terminal) {
+    fn print(&self, terminal: OutputTerminal) {
         let (sign, style) = match self.mark {
-            Mark::Good => ("✓", Style::Good),
-            Mark::Odd => ("!", Style::Warning),
-            Mark::Bad => ("✗", Style::Bad),
+            CheckMark::Good => ("✓", TextStyle::Good),
+            CheckMark::Odd => ("!", TextStyle::Warning),
+            CheckMark::Bad => ("✗", TextStyle::Bad),
         };
         let text = format!(" {:<9} {}", self.name, self.text);
-        styled_line(&[(style, sign), (Style::Plain, text.trim_end())], terminal.has_colours);
+        styled_line(&[(style, sign), (TextStyle::Plain, text.trim_end())], terminal.has_colours);
         for advice in &self.advice {
-            styled_line(&[(Style::Plain, "            "), (Style::Faint, advice)], terminal.has_colours);
+            styled_line(
+                &[(TextStyle::Plain, "            "), (TextStyle::Faint, advice)],
+                terminal.has_colours,
+            );
         }
     }
 }
 
 /// The facts, a line each.
 fn print_facts(facts: &Value, loaded: &Loaded, proofs: &[Proof]) {
-    let terminal = Terminal::look();
+    let terminal = OutputTerminal::look();
     say!("Decurion {}", facts["version"].as_str().unwrap_or_default());
     for line in lines(facts, loaded, proofs) {
         line.print(terminal);
     }
 }
 
-fn lines(facts: &Value, loaded: &Loaded, proofs: &[Proof]) -> Vec<Line> {
+fn lines(facts: &Value, loaded: &Loaded, proofs: &[Proof]) -> Vec<DoctorLine> {
     let lines = settings_lines(loaded).into_iter().chain(fact_lines(facts));
     lines.chain(sandbox_lines(loaded, proofs)).collect()
 }
 
 /// Every problem of the settings with what to do about it, then what is odd about them.
-fn settings_lines(loaded: &Loaded) -> Vec<Line> {
-    let line = |mark: Mark, text: String| Line::new(mark, "Settings", text);
+fn settings_lines(loaded: &Loaded) -> Vec<DoctorLine> {
+    let line = |mark: CheckMark, text: String| DoctorLine::new(mark, "Settings", text);
     let mut lines = Vec::new();
     for (problems, advice) in [
         (&loaded.invalid, "No session starts until this is corrected."),
@@ -178,30 +181,32 @@ fn settings_lines(loaded: &Loaded) -> Vec<Line> {
             "Without this file no session starts here: correct it, or leave it out with --setting-sources user.",
         ),
     ] {
-        lines.extend(problems.iter().map(|problem| line(Mark::Bad, problem.to_string())));
+        lines.extend(problems.iter().map(|problem| line(CheckMark::Bad, problem.to_string())));
         if let Some(last) = lines.last_mut().filter(|_| !problems.is_empty()) {
             last.advice.push(advice.to_owned());
         }
     }
-    lines.extend(warnings(loaded).into_iter().map(|warning| line(Mark::Odd, warning)));
+    lines.extend(warnings(loaded).into_iter().map(|warning| line(CheckMark::Odd, warning)));
     if lines.is_empty() {
-        lines.push(line(Mark::Good, "no problems".to_owned()));
+        lines.push(line(CheckMark::Good, "no problems".to_owned()));
     }
     lines
 }
 
 /// The model, its providers, the state folder and the project.
-fn fact_lines(facts: &Value) -> Vec<Line> {
+fn fact_lines(facts: &Value) -> Vec<DoctorLine> {
     let text = |key: &str| facts[key].as_str();
     let list = |key: &str| facts[key].as_array().map_or(&[][..], Vec::as_slice);
     let mut lines = vec![match (text("model"), text("model_problem")) {
         (Some(model), None) => match text("model_remark") {
-            None => Line::new(Mark::Good, "Model", model),
-            Some(remark) => Line::new(Mark::Odd, "Model", format!("{model}: {remark}")),
+            None => DoctorLine::new(CheckMark::Good, "Model", model),
+            Some(remark) => DoctorLine::new(CheckMark::Odd, "Model", format!("{model}: {remark}")),
         },
-        (Some(model), Some(problem)) => Line::new(Mark::Bad, "Model", format!("{model}: {problem}")),
+        (Some(model), Some(problem)) => {
+            DoctorLine::new(CheckMark::Bad, "Model", format!("{model}: {problem}"))
+        }
         (None, problem) => {
-            let line = Line::new(Mark::Bad, "Model", problem.unwrap_or("none is configured"));
+            let line = DoctorLine::new(CheckMark::Bad, "Model", problem.unwrap_or("none is configured"));
             if list("providers").is_empty() {
                 line.advice("Set ANTHROPIC_API_KEY or OPENAI_API_KEY, start Ollama or llama.cpp, or run `decurion` in a terminal.")
             } else {
@@ -212,52 +217,58 @@ fn fact_lines(facts: &Value) -> Vec<Line> {
     for provider in list("providers") {
         let part = |key: &str| provider[key].as_str().unwrap_or_default();
         let text = format!("{} ({}, {})", part("name"), part("kind"), part("url"));
-        lines.push(Line::new(Mark::Good, "Provider", text));
+        lines.push(DoctorLine::new(CheckMark::Good, "Provider", text));
     }
     if let Some(name) = facts["local"]["name"].as_str() {
         let part = |key: &str| facts["local"][key].as_str().unwrap_or_default();
         let text = format!("{name} on this machine ({}, model {})", part("url"), part("model"));
-        lines.push(Line::new(Mark::Good, "Found", text));
+        lines.push(DoctorLine::new(CheckMark::Good, "Found", text));
     }
     lines.push(match (text("state"), text("state_problem")) {
         (state, Some(problem)) => {
-            Line::new(Mark::Bad, "State", format!("{}: {problem}", state.unwrap_or("no folder")))
+            DoctorLine::new(CheckMark::Bad, "State", format!("{}: {problem}", state.unwrap_or("no folder")))
         }
-        (Some(state), None) => Line::new(Mark::Good, "State", format!("{state} (sessions, settings, logs)")),
-        (None, None) => Line::new(Mark::Bad, "State", "no home folder, so nothing is kept")
+        (Some(state), None) => {
+            DoctorLine::new(CheckMark::Good, "State", format!("{state} (sessions, settings, logs)"))
+        }
+        (None, None) => DoctorLine::new(CheckMark::Bad, "State", "no home folder, so nothing is kept")
             .advice("Set HOME, or DECURION_HOME to a folder."),
     });
     let project = text("project").unwrap_or_default();
     let is = |key: &str| facts[key] == true;
     lines.push(match (is("trusted"), is("needs_trust")) {
-        (true, _) => Line::new(Mark::Good, "Project", format!("{project} (trusted)")),
-        (false, false) => Line::new(Mark::Good, "Project", format!("{project} (nothing to trust)")),
-        (false, true) => Line::new(Mark::Odd, "Project", format!("{project} (not trusted)"))
+        (true, _) => DoctorLine::new(CheckMark::Good, "Project", format!("{project} (trusted)")),
+        (false, false) => {
+            DoctorLine::new(CheckMark::Good, "Project", format!("{project} (nothing to trust)"))
+        }
+        (false, true) => DoctorLine::new(CheckMark::Odd, "Project", format!("{project} (not trusted)"))
             .advice("`decurion trust` shows what its settings would do, and asks."),
     });
     lines
 }
 
 /// The sandbox, and each promise about it that was tried just now.
-fn sandbox_lines(loaded: &Loaded, proofs: &[Proof]) -> Vec<Line> {
-    let sandbox = |mark: Mark, text: String| Line::new(mark, "Sandbox", text);
+fn sandbox_lines(loaded: &Loaded, proofs: &[Proof]) -> Vec<DoctorLine> {
+    let sandbox = |mark: CheckMark, text: String| DoctorLine::new(mark, "Sandbox", text);
     let first = match wire::sandbox_form(loaded) {
-        Ok(Form::Landlock) => sandbox(Mark::Odd, "on (landlock)".to_owned())
+        Ok(Form::Landlock) => sandbox(CheckMark::Odd, "on (landlock)".to_owned())
             .advice("It protects less than namespaces; docs/src/sandbox.md says how to get these."),
-        Ok(form) => sandbox(Mark::Good, format!("on ({})", form.name())),
+        Ok(form) => sandbox(CheckMark::Good, format!("on ({})", form.name())),
         Err(reason) if loaded.settings.sandbox.enabled => {
-            sandbox(Mark::Bad, format!("not available: {reason}"))
+            sandbox(CheckMark::Bad, format!("not available: {reason}"))
                 .advice("Commands run with all your rights; docs/src/sandbox.md says what to do.")
         }
         Err(reason) => {
-            sandbox(Mark::Odd, format!("off ({reason})")).advice("Commands run with all your rights.")
+            sandbox(CheckMark::Odd, format!("off ({reason})")).advice("Commands run with all your rights.")
         }
     };
     let proofs = proofs.iter().map(|Proof { promise, held }| match held {
-        Ok(true) => Line::new(Mark::Good, "", format!("commands cannot {promise}")),
-        Ok(false) => Line::new(Mark::Bad, "", format!("PROBLEM: a command could {promise}"))
+        Ok(true) => DoctorLine::new(CheckMark::Good, "", format!("commands cannot {promise}")),
+        Ok(false) => DoctorLine::new(CheckMark::Bad, "", format!("PROBLEM: a command could {promise}"))
             .advice("Please report it with the output of `decurion doctor --json`."),
-        Err(reason) => Line::new(Mark::Odd, "", format!("not tried: commands cannot {promise} ({reason})")),
+        Err(reason) => {
+            DoctorLine::new(CheckMark::Odd, "", format!("not tried: commands cannot {promise} ({reason})"))
+        }
     });
     [first].into_iter().chain(proofs).collect()
 }
@@ -380,7 +391,7 @@ async fn model(loaded: &Arc<Loaded>) -> ModelCheck {
         }
         Err(error) => return wrong(error.to_string()),
     };
-    let unusable = match models::list(&Http::default(), provider).await {
+    let unusable = match models::list(&HttpClient::default(), provider).await {
         // A server that lists nothing may still converse.
         Ok(_) | Err(ModelError::Rejected { .. }) => None,
         Err(error) => Some(format!("provider {:?}: {error}", provider.name)),

@@ -34,19 +34,19 @@ use decurion_config::{Environment, Loaded};
 use decurion_exec::concealment;
 use decurion_exec::keeper::{self, Leash};
 use decurion_protocol::{
-    Command, CommandSender, Envelope, Link, Mode, Place, Request, RequestId, SessionId, OpenSession, Start,
+    Command, CommandSender, Envelope, Link, Mode, OpenSession, Place, Request, RequestId, SessionId, Start,
 };
 use decurion_serve::socket::Listener;
 use decurion_store::{Archive, Found};
-use decurion_tui::app::{App, Library, Next};
+use decurion_tui::app::{App, NameLibrary, NextSession};
 use decurion_tui::conversation::Greeting;
 use decurion_tui::keymap::Keymap;
-use decurion_tui::links::Links;
-use decurion_tui::plain::Lines;
-use decurion_tui::terminal::{self, Notices, Sequence, Terminal};
+use decurion_tui::links::LinkBase;
+use decurion_tui::plain::StdinLines;
+use decurion_tui::terminal::{self, Notices, OwnedTerminal, Sequence};
 use decurion_tui::theme::{Shades, Theme};
-use decurion_tui::view::status::{Home, Windows};
-use decurion_tui::{Ended, Showing, Signal};
+use decurion_tui::view::status::{SessionHome, Windows};
+use decurion_tui::{FrontEndEnd, OutsideSignal, Showing};
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 
@@ -56,8 +56,8 @@ use crate::crash;
 use crate::report::{Failure, note};
 use crate::screen;
 use leave::{Exits, following, open};
-use program::Program;
-use prompts::Prompts;
+use program::TerminalProgram;
+use prompts::PromptHistory;
 
 /// How long a session may take to end after a fault.
 const GOODBYE: Duration = Duration::from_secs(10);
@@ -74,9 +74,9 @@ pub fn keep(subcommand: usize) -> Result<u8, Failure> {
     let kept_by = ["--kept-by".into(), keeper::own_id().to_string().into()];
     arguments.splice(subcommand..subcommand, kept_by);
     match keep_with(&arguments)? {
-        keeper::Ending::Exited(code) => Ok(code),
-        keeper::Ending::WentOn => Ok(0),
-        keeper::Ending::Killed { signal, held } => {
+        keeper::ChildEnding::Exited(code) => Ok(code),
+        keeper::ChildEnding::WentOn => Ok(0),
+        keeper::ChildEnding::Killed { signal, held } => {
             give_back_terminal(held);
             if !is_wish(signal) {
                 note(format!("killed by signal {signal}; everything up to here is recorded"));
@@ -88,7 +88,7 @@ pub fn keep(subcommand: usize) -> Result<u8, Failure> {
 }
 
 /// Runs this program once more with these arguments, and waits at the terminal for it.
-pub fn keep_with(arguments: &[OsString]) -> Result<keeper::Ending, Failure> {
+pub fn keep_with(arguments: &[OsString]) -> Result<keeper::ChildEnding, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::failed(format!("cannot tell which program this is: {error}")))?;
     // Nothing is known of the settings here, and nothing of it is needed.
@@ -133,9 +133,9 @@ pub struct LogIn {
     /// Its id; none if it has no prompt.
     pub session: Option<SessionId>,
     /// What it is to begin with.
-    pub next: Next,
+    pub next: NextSession,
     /// What a person types, where that is plain lines.
-    pub lines: Option<Lines>,
+    pub lines: Option<StdinLines>,
 }
 
 /// What a session begins with that was left to set up a provider.
@@ -148,7 +148,7 @@ pub struct Left {
     /// A message about the provider.
     pub words: Option<String>,
     /// What a person types, where that is plain lines.
-    pub lines: Option<Lines>,
+    pub lines: Option<StdinLines>,
 }
 
 /// Opens the session and shows it until the person leaves.
@@ -167,7 +167,7 @@ pub async fn run(
     library.skills.extend(
         prompts
             .iter()
-            .flat_map(crate::servers::Prompts::commands)
+            .flat_map(crate::servers::ServerPrompts::commands)
             .map(|command| (command.name.clone(), command.description.clone())),
     );
     library.models =
@@ -182,7 +182,7 @@ pub async fn run(
     let provider = provider_words(model.as_deref(), &api_key_source);
     let mut screen =
         Screening { around: &around, state: state.as_deref(), library, model, windows, provider, shades };
-    let mut lines = around.plain.then(|| left.lines.unwrap_or_else(Lines::of_stdin));
+    let mut lines = around.plain.then(|| left.lines.unwrap_or_else(StdinLines::of_stdin));
     let mut request = request;
     // From before it is opened: a resumed session writes to its journal soon after.
     let killed = crash_notice::of(&request, state.as_deref(), "Ctrl+T, then r");
@@ -217,14 +217,14 @@ pub async fn run(
         let Ok(ended) = shown else { return Err(broken(commands, door, &exits).await) };
         crash::tell();
         let ended = ended.map_err(|error| Failure::failed(format!("the terminal: {error}")))?;
-        if let Ended::Kept(link, view) = ended {
+        if let FrontEndEnd::Kept(link, view) = ended {
             let Some(leash) = around.leash else { return Ok(After::End(0)) };
             return background::go_on(link, door, leash, session, signals, *view).await.map(After::End);
         }
         if let Some(door) = door {
             door.finish().await;
         }
-        let Ended::Next(next) = ended else {
+        let FrontEndEnd::Next(next) = ended else {
             exits.discard_empty();
             return Ok(After::End(say_goodbye(&ended, &exits)));
         };
@@ -303,16 +303,16 @@ async fn broken(commands: CommandSender, door: Option<Listener>, exits: &Exits) 
 }
 
 /// Says how it ended, and where to find the session again; gives the exit code.
-fn say_goodbye(ended: &Ended, exits: &Exits) -> u8 {
+fn say_goodbye(ended: &FrontEndEnd, exits: &Exits) -> u8 {
     let code = match ended {
-        Ended::Left | Ended::Kept(..) | Ended::Next(_) => 0,
-        Ended::Over => {
+        FrontEndEnd::Left | FrontEndEnd::Kept(..) | FrontEndEnd::Next(_) => 0,
+        FrontEndEnd::Over => {
             note("the session ended: its transcript can no longer be written, or another process closed it");
             1
         }
-        Ended::By(Signal::Interrupt) => 130,
-        Ended::By(Signal::Hangup) => 129,
-        Ended::By(_) => 143,
+        FrontEndEnd::By(OutsideSignal::Interrupt) => 130,
+        FrontEndEnd::By(OutsideSignal::Hangup) => 129,
+        FrontEndEnd::By(_) => 143,
     };
     // A terminal that is gone reads nothing.
     if code != 129 && exits.is_on_record() && !exits.is_empty() {
@@ -324,9 +324,9 @@ fn say_goodbye(ended: &Ended, exits: &Exits) -> u8 {
 /// Shows a session in a terminal, or as plain lines that answer to those of a person.
 pub async fn show(
     showing: Showing,
-    plain: Option<&mut Lines>,
-    signals: &mut mpsc::Receiver<Signal>,
-) -> std::io::Result<Ended> {
+    plain: Option<&mut StdinLines>,
+    signals: &mut mpsc::Receiver<OutsideSignal>,
+) -> std::io::Result<FrontEndEnd> {
     match plain {
         Some(lines) => Box::pin(decurion_tui::plain::run(showing, signals, lines)).await,
         None => Box::pin(decurion_tui::run(showing, signals)).await,
@@ -346,7 +346,7 @@ pub struct Screening<'a> {
     /// The state folder; none where nothing is kept.
     pub state: Option<&'a Utf8Path>,
     /// What can be named.
-    pub library: Library,
+    pub library: NameLibrary,
     /// The name of the model that will answer first.
     pub model: Option<String>,
     /// How many tokens each model can take.
@@ -377,11 +377,11 @@ impl Screening<'_> {
         owner: Owner,
     ) -> Result<Showing, Failure> {
         let loaded = self.around.loaded;
-        let prompts = Prompts::new(self.state, cwd);
+        let prompts = PromptHistory::new(self.state, cwd);
         // Without a transcript of this session, keys and earlier prompts still exist.
         let state = loaded.paths.state.as_deref();
         let history = decurion_tui::history::History::new(prompts.earlier());
-        let mut app = App::new(Theme::new(self.shades), keys(state)?, history, Terminal::size());
+        let mut app = App::new(Theme::new(self.shades), keys(state)?, history, OwnedTerminal::size());
         app.library = self.library.clone();
         let known = &mut app.known;
         known.windows.clone_from(&self.windows);
@@ -399,12 +399,12 @@ impl Screening<'_> {
             Owner::Ours(exits) => {
                 // Continuing without a terminal needs a socket to come back through.
                 if self.around.leash.is_some() && exits.door.is_some() {
-                    known.home = Home::Kept;
+                    known.home = SessionHome::Kept;
                 }
                 Some(exits)
             }
             Owner::Others => {
-                known.home = Home::Others;
+                known.home = SessionHome::Others;
                 None
             }
         };
@@ -419,7 +419,8 @@ impl Screening<'_> {
         if is_new && !self.around.plain {
             app.greet(self.greeting(cwd));
         }
-        let desk = Arc::new(Program::new(loaded, self.around.environment, prompts, (link.session, exits)));
+        let desk =
+            Arc::new(TerminalProgram::new(loaded, self.around.environment, prompts, (link.session, exits)));
         Ok(Showing { link, app, taken, desk, clock: Arc::new(SystemClock::new()), between: None })
     }
 }
@@ -462,9 +463,9 @@ fn past(state: Option<&Utf8Path>, session: SessionId) -> Vec<Envelope> {
 pub fn library(
     skills: &[Arc<decurion_protocol::Skill>],
     agents: &[Arc<decurion_protocol::AgentDefinition>],
-) -> Library {
+) -> NameLibrary {
     let by_user = skills.iter().filter(|skill| skill.invocable.by_user());
-    Library {
+    NameLibrary {
         skills: by_user.map(|skill| (skill.name.clone(), skill.description.clone())).collect(),
         agents: agents.iter().map(|agent| (agent.name.clone(), agent.description.clone())).collect(),
         models: Vec::new(),
@@ -482,10 +483,10 @@ pub fn look(around: &Surroundings<'_>) -> (Shades, String) {
 }
 
 /// What links in what is shown are relative to, where the terminal is known to follow links or to pass over them.
-fn links(around: &Surroundings<'_>, cwd: &Utf8Path) -> Option<Links> {
+fn links(around: &Surroundings<'_>, cwd: &Utf8Path) -> Option<LinkBase> {
     let says = |name: &str| around.environment.get(name).unwrap_or_default();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    (!around.plain && follows_links(says)).then(|| Links { host, folder: cwd.to_string() })
+    (!around.plain && follows_links(says)).then(|| LinkBase { host, folder: cwd.to_string() })
 }
 
 /// Whether a terminal with this environment is known to follow links or to pass over them.
@@ -569,7 +570,7 @@ fn keys(state: Option<&Utf8Path>) -> Result<Keymap, Failure> {
 }
 
 /// Signals as the front end knows them. With a keeper, those that the terminal sends to both of us come from it alone.
-pub fn signals(kept: bool) -> std::io::Result<mpsc::Receiver<Signal>> {
+pub fn signals(kept: bool) -> std::io::Result<mpsc::Receiver<OutsideSignal>> {
     use tokio::signal::unix::{SignalKind, signal};
     let stop = SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw());
     let (interrupt, suspend) = if kept {
@@ -580,10 +581,10 @@ pub fn signals(kept: bool) -> std::io::Result<mpsc::Receiver<Signal>> {
         (SignalKind::interrupt(), stop)
     };
     heard([
-        (interrupt, Signal::Interrupt),
-        (suspend, Signal::Suspend),
-        (SignalKind::terminate(), Signal::Terminate),
-        (SignalKind::hangup(), Signal::Hangup),
+        (interrupt, OutsideSignal::Interrupt),
+        (suspend, OutsideSignal::Suspend),
+        (SignalKind::terminate(), OutsideSignal::Terminate),
+        (SignalKind::hangup(), OutsideSignal::Hangup),
     ])
 }
 

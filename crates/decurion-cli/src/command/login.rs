@@ -4,8 +4,8 @@
 use decurion_config::{LoadRequest, Loaded, Paths};
 use decurion_exec::keeper::Leash;
 
-use super::interact::first_start::{self, Begin, Set, Why};
-use super::interact::form::Form;
+use super::interact::first_start::{self, Begin, Set, SetupReason};
+use super::interact::form::Questions;
 use super::interact::{self, keep};
 use super::run::block_on;
 use crate::args::LoginArgs;
@@ -28,7 +28,7 @@ pub fn run(args: &LoginArgs) -> Result<u8, Failure> {
     let request = LoadRequest::new(cwd, environment.clone());
     let plain = args.plain || interact::is_dumb(&environment);
     let set = block_on(async {
-        let mut form = Form::take(&environment, plain, None)?;
+        let mut form = Questions::take(&environment, plain, None)?;
         let asked = ask(&mut form, &request).await;
         form.end().await?;
         asked
@@ -48,7 +48,7 @@ pub fn run(args: &LoginArgs) -> Result<u8, Failure> {
 }
 
 /// Asks with the settings as they are, until they can be read.
-async fn ask(form: &mut Form, request: &LoadRequest) -> Result<Option<Set>, Failure> {
+async fn ask(form: &mut Questions, request: &LoadRequest) -> Result<Option<Set>, Failure> {
     let loaded: Loaded = loop {
         let error = match decurion_config::inspect(request) {
             Ok(loaded) => break loaded,
@@ -66,7 +66,7 @@ async fn ask(form: &mut Form, request: &LoadRequest) -> Result<Option<Set>, Fail
     };
     let now = loaded.settings.model.as_deref();
     let around = (&loaded.paths, &request.environment);
-    match first_start::choose(form, around, loaded.providers.candidates(), Why::Wished(now)).await? {
+    match first_start::choose(form, around, loaded.providers.candidates(), SetupReason::Wished(now)).await? {
         Begin::Use(set) => Ok(Some(set)),
         _ => Ok(None),
     }

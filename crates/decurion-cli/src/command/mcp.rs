@@ -23,11 +23,11 @@ use crate::args::{McpCommand, ScopeWord, TransportWord};
 use crate::command::run::{block_on, check_sandbox};
 use crate::command::sandbox;
 use crate::consent::{agreed, can_be_asked};
-use crate::definitions::Live;
+use crate::definitions::LiveDefinitions;
 use crate::report::{FAILED, Failure, note, visible, visible_lines};
-use crate::screen::Style;
-use crate::servers::{self, Declared, Flags};
-use crate::table::{Cell, Table};
+use crate::screen::TextStyle;
+use crate::servers::{self, DeclaredServers, ServerFlags};
+use crate::table::{TableCell, TextTable};
 use crate::wire;
 
 pub fn run(command: McpCommand) -> Result<u8, Failure> {
@@ -68,7 +68,7 @@ impl From<ScopeWord> for Scope {
 struct Here {
     loaded: Arc<Loaded>,
     environment: Environment,
-    declared: Declared,
+    declared: DeclaredServers,
 }
 
 impl Here {
@@ -79,8 +79,8 @@ impl Here {
             note(warning);
         }
         let plugins = Plugins::load(&loaded, &[]);
-        let mut declared = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
-        let definitions = Live::new(&loaded, None, &plugins).all();
+        let mut declared = servers::load(&loaded, &environment, &ServerFlags::default(), &plugins)?;
+        let definitions = LiveDefinitions::new(&loaded, None, &plugins).all();
         declared.all.add_definitions(definitions.iter().map(|definition| &**definition));
         Ok(Self { loaded, environment, declared })
     }
@@ -186,7 +186,7 @@ fn list(json: bool) -> Result<u8, Failure> {
     for problem in &here.declared.all.problems {
         note(visible(&problem.to_string()));
     }
-    let mut table = Table::new(["NAME", "STATE", "DECLARED IN", "SERVER"]);
+    let mut table = TextTable::new(["NAME", "STATE", "DECLARED IN", "SERVER"]);
     for entry in &here.declared.all.entries {
         let absent = Some(entry).filter(|entry| entry.state == McpState::Ready);
         let absent = absent.and_then(|entry| here.absent_program(entry.server.as_ref()?));
@@ -206,15 +206,15 @@ fn list(json: bool) -> Result<u8, Failure> {
         } else {
             let kind = transport.map_or("?", McpTransport::name);
             let (style, state) = match (&entry.state, &absent) {
-                (McpState::Ready, Some(absent)) => (Style::Bad, absent.clone()),
-                (McpState::Ready, None) => (Style::Good, entry.state.describe(&entry.name)),
-                (McpState::Unusable(_), _) => (Style::Bad, entry.state.describe(&entry.name)),
-                _ => (Style::Warning, entry.state.describe(&entry.name)),
+                (McpState::Ready, Some(absent)) => (TextStyle::Bad, absent.clone()),
+                (McpState::Ready, None) => (TextStyle::Good, entry.state.describe(&entry.name)),
+                (McpState::Unusable(_), _) => (TextStyle::Bad, entry.state.describe(&entry.name)),
+                _ => (TextStyle::Warning, entry.state.describe(&entry.name)),
             };
             table.row([
-                Cell::new(Style::Strong, &entry.name),
-                Cell::new(style, state),
-                Cell::new(Style::Faint, format!("{} ({})", entry.source, entry.place)),
+                TableCell::new(TextStyle::Strong, &entry.name),
+                TableCell::new(style, state),
+                TableCell::new(TextStyle::Faint, format!("{} ({})", entry.source, entry.place)),
                 format!("{kind} {}", entry.written.summary()).into(),
             ]);
         }

@@ -23,14 +23,14 @@ use crate::{screen, wire};
 
 /// What is written for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum RowStyle {
     Json,
     /// The parts of the call and what is thought of each.
     Prose,
 }
 
 /// What rows are answered on.
-pub struct Ground<'a> {
+pub struct CheckContext<'a> {
     pub trails: &'a dyn Fn() -> Symlinks,
     /// What `~` stands for.
     pub home: Option<&'a Utf8Path>,
@@ -43,11 +43,11 @@ pub struct Ground<'a> {
 /// Answers the rows of a file or of standard input; the exit code is 2 if a row could not be read.
 pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
     let (file, style) = match command {
-        PermissionsCommand::Check { file } => (file, Style::Json),
+        PermissionsCommand::Check { file } => (file, RowStyle::Json),
         PermissionsCommand::Explain { call: Some(call), allowed, json } if !Path::new(&call).is_file() => {
             return super::sandbox::explain_command(&call, allowed, json);
         }
-        PermissionsCommand::Explain { call, .. } => (call.map(Utf8PathBuf::from), Style::Prose),
+        PermissionsCommand::Explain { call, .. } => (call.map(Utf8PathBuf::from), RowStyle::Prose),
     };
     let (cwd, environment) = wire::surroundings()?;
     // As a session would: where it does not start, there is nothing to test.
@@ -63,7 +63,7 @@ pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
         Ok(form) if form.keeps_readers_from_changes() => Walls::Standing,
         Ok(_) | Err(_) => Walls::Absent,
     };
-    let around = Ground { trails: &Symlinks::on_disk, home, walls, here: Some((&policy, trusted)) };
+    let around = CheckContext { trails: &Symlinks::on_disk, home, walls, here: Some((&policy, trusted)) };
     let output = BufWriter::new(screen::stdout());
     let result = match file {
         None => check(io::stdin().lock(), output, style, &around),
@@ -84,8 +84,8 @@ pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
 pub fn check(
     input: impl BufRead,
     mut output: impl Write,
-    style: Style,
-    ground: &Ground<'_>,
+    style: RowStyle,
+    ground: &CheckContext<'_>,
 ) -> io::Result<u8> {
     let mut code = 0;
     for (index, line) in input.split(b'\n').enumerate() {
@@ -98,16 +98,16 @@ pub fn check(
         let by = rows::Ground { trails: &trails, home: ground.home, walls: ground.walls, here: ground.here };
         match answer(&line, &by) {
             Ok(answered) => match style {
-                Style::Json => writeln!(output, "{}", serde_json::to_string(&answered.decision)?)?,
-                Style::Prose => prose(&mut output, number, &answered)?,
+                RowStyle::Json => writeln!(output, "{}", serde_json::to_string(&answered.decision)?)?,
+                RowStyle::Prose => prose(&mut output, number, &answered)?,
             },
             Err(error) => {
                 code = 2;
                 match style {
-                    Style::Json => {
+                    RowStyle::Json => {
                         writeln!(output, "{}", json!({ "error": format!("line {number}: {error}") }))?;
                     }
-                    Style::Prose => writeln!(output, "line {number}: {error}\n")?,
+                    RowStyle::Prose => writeln!(output, "line {number}: {error}\n")?,
                 }
             }
         }
@@ -156,9 +156,10 @@ fn prose(output: &mut impl Write, number: usize, answered: &Answered) -> io::Res
 mod tests {
     use super::*;
 
-    fn checked(rows: &str, style: Style) -> (String, u8) {
+    fn checked(rows: &str, style: RowStyle) -> (String, u8) {
         let mut output = Vec::new();
-        let ground = Ground { trails: &Symlinks::default, home: None, walls: Walls::Absent, here: None };
+        let ground =
+            CheckContext { trails: &Symlinks::default, home: None, walls: Walls::Absent, here: None };
         let code = check(rows.as_bytes(), &mut output, style, &ground).unwrap();
         (String::from_utf8(output).unwrap(), code)
     }
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn a_bad_row_is_named_and_the_others_are_answered() {
         let rows = "{\"tool\":\"Bash\",\"input\":{\"command\":\"ls\"}}\n{oops\n\n{\"tool\":\"Bash\",\"input\":{\"command\":\"rm x\"}}\n";
-        let (output, code) = checked(rows, Style::Json);
+        let (output, code) = checked(rows, RowStyle::Json);
         let lines: Vec<serde_json::Value> =
             output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(code, 2);
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn an_explanation_names_every_part() {
         let (output, code) =
-            checked("{\"tool\":\"Bash\",\"input\":{\"command\":\"ls && rm x\"}}", Style::Prose);
+            checked("{\"tool\":\"Bash\",\"input\":{\"command\":\"ls && rm x\"}}", RowStyle::Prose);
         assert_eq!(code, 0);
         assert!(output.contains("ask") && output.contains("rm x") && output.contains("ls"), "{output}");
     }

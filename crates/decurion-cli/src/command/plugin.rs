@@ -13,8 +13,8 @@ use super::agents::tool_names;
 use crate::args::{PluginCommand, PluginConsent};
 use crate::consent::agreed;
 use crate::report::{FAILED, Failure, note, visible};
-use crate::screen::Style;
-use crate::table::{Cell, Table};
+use crate::screen::TextStyle;
+use crate::table::{TableCell, TextTable};
 use crate::wire;
 
 /// Lists, checks, adds or switches plugins.
@@ -64,16 +64,16 @@ fn failure(error: PluginError) -> Failure {
 
 fn list(loaded: &Loaded, json: bool) {
     let plugins = Plugins::load(loaded, &[]);
-    let mut table = Table::new(["NAME", "VERSION", "STATE", "FOLDER", "DESCRIPTION"]);
+    let mut table = TextTable::new(["NAME", "VERSION", "STATE", "FOLDER", "DESCRIPTION"]);
     for plugin in &plugins.all {
         if json {
             say!("{}", row(plugin));
         } else {
             table.row([
-                Cell::new(Style::Strong, &plugin.name),
+                TableCell::new(TextStyle::Strong, &plugin.name),
                 plugin.version.as_deref().unwrap_or_default().into(),
                 plugin.state.word().into(),
-                Cell::new(Style::Faint, &plugin.root),
+                TableCell::new(TextStyle::Faint, &plugin.root),
                 one_line(plugin.description.as_deref().unwrap_or_default()).into(),
             ]);
         }

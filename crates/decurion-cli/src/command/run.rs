@@ -19,17 +19,18 @@ use decurion_protocol::{
     AgentDefinition, AgentSource, Block, Command, Limits, Link, Mode, OpenSession, Outcome, Place, Skill,
     SkillKind, ToolSelection,
 };
-use decurion_serve::socket::{Door, Listener, LiveSessions, listen};
+use decurion_serve::socket::{Listener, LiveSessions, SessionSocket, listen};
 use decurion_serve::{
-    Facts, Finish, Format, Headless, Host, HostAgent, HostCommand, Initialize, Input, Lines, Listed,
-    ListedPlugin, Patience, Progress, Signal, StreamJson, WantedPlugin,
+    Callables, Finish, Format, Headless, HostAgent, HostCommand, HostOutput, HostReader, Initialize,
+    LineWriterQueue, ListedPlugin, Patience, ProgressOutput, StopSignal, StreamFacts, StreamJson,
+    WantedPlugin,
 };
 use decurion_tui::view::status::Windows;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::interact::first_start::{self, Begin, Why};
+use super::interact::first_start::{self, Begin, SetupReason};
 use super::interact::{crash_notice, form};
 use super::start_check::{Trouble, models_of, startable};
 use crate::args::{InputFormat, OutputFormat, RunArgs};
@@ -137,7 +138,7 @@ fn decide(
 
 fn asked_trust(args: &RunArgs, loaded: &Loaded, environment: &Environment) -> Result<bool, Failure> {
     block_on(async {
-        let mut form = form::Form::take(environment, args.plain, None)?;
+        let mut form = form::Questions::take(environment, args.plain, None)?;
         let asked = first_start::trust(&mut form, loaded).await;
         form.end().await?;
         asked
@@ -150,13 +151,13 @@ fn asked_trouble(args: &RunArgs, trouble: &Trouble, environment: &Environment) -
         return Ok(Begin::Leave);
     }
     block_on(async {
-        let mut form = form::Form::take(environment, args.plain, None)?;
+        let mut form = form::Questions::take(environment, args.plain, None)?;
         let asked = match trouble {
             Trouble::Unreadable { own_file: Some(file), failure } => {
                 first_start::correct(&mut form, file, failure).await
             }
             Trouble::NoModel { paths, candidates, problem } => {
-                let why = problem.as_ref().map_or(Why::First, Why::Problem);
+                let why = problem.as_ref().map_or(SetupReason::First, SetupReason::Problem);
                 first_start::choose(&mut form, (paths, environment), candidates, why).await
             }
             Trouble::Unreadable { own_file: None, .. } | Trouble::Elsewhere(_) => Ok(Begin::Leave),
@@ -264,11 +265,11 @@ fn print_early(mut line: Vec<u8>) {
 }
 
 /// The lines of a program that leads us.
-pub type HostInput = Input<tokio::io::BufReader<tokio::io::Stdin>>;
+pub type HostInput = HostReader<tokio::io::BufReader<tokio::io::Stdin>>;
 
 /// The lines of the program that leads us, and what it wants of the session, if it says so before it gives work.
 async fn greeted(patience: Patience) -> (Option<Box<HostInput>>, Option<Initialize>) {
-    let mut input = Box::new(Input::new(tokio::io::BufReader::new(tokio::io::stdin())));
+    let mut input = Box::new(HostReader::new(tokio::io::BufReader::new(tokio::io::stdin())));
     let wanted = input.greeting(patience, &mut print_early).await.cloned();
     (Some(input), wanted)
 }
@@ -319,7 +320,7 @@ impl Prepared<'_> {
     ) -> Result<(Answer, Engine), Failure> {
         let Self { args, loaded, environment, wanted } = *self;
         let plugins = self.plugins();
-        let live = definitions::Live::new(loaded, self.agents()?.as_deref(), &plugins);
+        let live = definitions::LiveDefinitions::new(loaded, self.agents()?.as_deref(), &plugins);
         live.announce()?;
         let live = Arc::new(live);
         let only = wanted.and_then(|wanted| wanted.skills.clone());
@@ -346,10 +347,10 @@ impl Prepared<'_> {
         let models = Arc::new(models_of(loaded, &mut request, matches!(work, Work::Interactive(_))).await?);
         let mut agents = live.all();
         agents.retain(|definition| denied_type(&loaded.rules.set, &definition.name).is_none());
-        let flags = servers::Flags::of(args).led(wanted);
+        let flags = servers::ServerFlags::of(args).led(wanted);
         let servers = servers::load(loaded, environment, &flags, &plugins)?;
         servers.announce();
-        let prompts = Some(servers::Prompts::of(&servers, loaded));
+        let prompts = Some(servers::ServerPrompts::of(&servers, loaded));
         let is_interactive = matches!(work, Work::Interactive(_));
         let windows = Windows::new({
             let models = Arc::clone(&models);
@@ -384,7 +385,7 @@ impl Prepared<'_> {
             work,
             agents,
             format: args.output_format.into(),
-            shown: Facts {
+            shown: StreamFacts {
                 partial: args.include_partial_messages,
                 led: args.input_format == InputFormat::StreamJson,
                 agent_text: args.forward_subagent_text
@@ -392,12 +393,12 @@ impl Prepared<'_> {
                     || is_on(environment, "CLAUDE_CODE_FORWARD_SUBAGENT_TEXT"),
                 hooks: args.include_hook_events,
                 state: state_lines(environment),
-                ..Facts::default()
+                ..StreamFacts::default()
             },
             progress: match (args.verbose, args.output_format) {
-                (true, OutputFormat::Text) => Progress::Apart(lines(screen::stderr())?),
-                (false, OutputFormat::Text) => Progress::Warnings(lines(screen::stderr())?),
-                _ => Progress::Off,
+                (true, OutputFormat::Text) => ProgressOutput::Apart(lines(screen::stderr())?),
+                (false, OutputFormat::Text) => ProgressOutput::Warnings(lines(screen::stderr())?),
+                _ => ProgressOutput::Off,
             },
             api_key_source: key_source,
             sandbox: wire::sandbox_name(loaded),
@@ -476,20 +477,20 @@ pub struct Answer {
     /// The skills and commands at hand.
     pub skills: Vec<Arc<Skill>>,
     /// The prompts of MCP servers.
-    pub prompts: Option<servers::Prompts>,
+    pub prompts: Option<servers::ServerPrompts>,
     /// The plugins in use.
     pub plugins: Plugins,
     pub format: Format,
     /// What is printed besides.
-    pub shown: Facts,
+    pub shown: StreamFacts,
     /// Where progress is shown.
-    pub progress: Progress,
+    pub progress: ProgressOutput,
     /// Where the key came from.
     pub api_key_source: String,
     /// How commands are sandboxed, for people.
     pub sandbox: String,
     /// What a host can ask of us.
-    pub known: Arc<dyn decurion_serve::Known>,
+    pub known: Arc<dyn decurion_serve::HostFacts>,
     /// The name of the model that will answer first, for a session at a terminal.
     pub model: Option<String>,
     /// How many tokens each model can take, for a session at a terminal.
@@ -515,7 +516,7 @@ impl Answer {
         }
         let link = place.open(self.request).await?;
         let door = self.state.as_deref().and_then(|state| open_door(state, cwd, &link));
-        let facts = Facts {
+        let facts = StreamFacts {
             api_key_source: self.api_key_source,
             version: wire::VERSION.to_owned(),
             sandbox: self.sandbox.clone(),
@@ -540,9 +541,9 @@ impl Answer {
             Work::Interactive(_) => return Err(Failure::failed("this session is shown at a terminal")),
             Work::Hosted { input, greeted } => {
                 let (agents, mut commands) = (host_agents(&self.agents), host_commands(&self.skills));
-                commands.extend(self.prompts.iter().flat_map(servers::Prompts::commands));
+                commands.extend(self.prompts.iter().flat_map(servers::ServerPrompts::commands));
                 let (known, problems) = (self.known, lines(screen::stderr())?);
-                let host = Host { agents, commands, known, problems, greeted };
+                let host = HostOutput { agents, commands, known, problems, greeted };
                 headless.converse(host, *input, &mut signals).await
             }
         };
@@ -554,14 +555,14 @@ impl Answer {
 }
 
 /// Skills, commands and plugins in the form for hosts.
-fn listed(skills: &[Arc<Skill>], plugins: &Plugins) -> Listed {
+fn listed(skills: &[Arc<Skill>], plugins: &Plugins) -> Callables {
     let names = |wanted: fn(&Skill) -> bool| {
         let mut names: Vec<String> =
             skills.iter().filter(|skill| wanted(skill)).map(|skill| skill.name.clone()).collect();
         names.sort_unstable_by_key(|name| name.to_lowercase());
         names
     };
-    Listed {
+    Callables {
         commands: names(|skill| skill.invocable.by_user()),
         skills: names(|skill| skill.kind == SkillKind::Skill),
         plugins: plugins
@@ -633,7 +634,8 @@ fn check_hosted(args: &RunArgs, prompt: Option<&str>) -> Result<Option<String>, 
 pub fn open_door(state: &Utf8Path, cwd: Utf8PathBuf, link: &Link) -> Option<Listener> {
     let events = link.again.clone()?;
     let from_below = |socket: BorrowedFd<'_>| decurion_exec::is_from_below(socket);
-    let door = Door { session: link.session, cwd, commands: link.commands.clone(), events, from_below };
+    let door =
+        SessionSocket { session: link.session, cwd, commands: link.commands.clone(), events, from_below };
     let path = LiveSessions::new(state).socket(link.session);
     match listen(&path, door) {
         Ok(listener) => Some(listener),
@@ -644,14 +646,14 @@ pub fn open_door(state: &Utf8Path, cwd: Utf8PathBuf, link: &Link) -> Option<List
     }
 }
 
-fn lines(out: impl std::io::Write + Send + 'static) -> Result<Lines, Failure> {
-    Lines::to(out).map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))
+fn lines(out: impl std::io::Write + Send + 'static) -> Result<LineWriterQueue, Failure> {
+    LineWriterQueue::to(out).map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))
 }
 
 /// Standard output, watched for the end of its reader: a host that dies gives no other sign.
-fn watched() -> Result<Lines, Failure> {
+fn watched() -> Result<LineWriterQueue, Failure> {
     screen::stdout_descriptor()
-        .and_then(|pipe| Lines::to(screen::stdout())?.watching(pipe))
+        .and_then(|pipe| LineWriterQueue::to(screen::stdout())?.watching(pipe))
         .map_err(|error| Failure::failed(format!("cannot watch standard output: {error}")))
 }
 
@@ -668,11 +670,11 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
 }
 
 /// Signals as they come.
-pub fn signals() -> std::io::Result<mpsc::Receiver<Signal>> {
+pub fn signals() -> std::io::Result<mpsc::Receiver<StopSignal>> {
     heard([
-        (SignalKind::interrupt(), Signal::Interrupt),
-        (SignalKind::terminate(), Signal::Terminate),
-        (SignalKind::hangup(), Signal::Hangup),
+        (SignalKind::interrupt(), StopSignal::Interrupt),
+        (SignalKind::terminate(), StopSignal::Terminate),
+        (SignalKind::hangup(), StopSignal::Hangup),
     ])
 }
 
@@ -703,9 +705,9 @@ pub fn conclude(finish: &Finish, format: OutputFormat, limits: &Limits) -> u8 {
         note(format!("the session's worktree is kept: {} on {}: {}", kept.path, kept.branch, kept.left));
     }
     match finish.signal {
-        Some(Signal::Interrupt) => return 130,
-        Some(Signal::Terminate) => return 143,
-        Some(Signal::Hangup) => return 129,
+        Some(StopSignal::Interrupt) => return 130,
+        Some(StopSignal::Terminate) => return 143,
+        Some(StopSignal::Hangup) => return 129,
         None => {}
     }
     if format == OutputFormat::Text {

@@ -11,8 +11,8 @@ use serde_json::json;
 use crate::args::SessionsCommand;
 use crate::consent::agreed;
 use crate::report::{Failure, note, visible};
-use crate::screen::Style;
-use crate::table::{Cell, Table, ago, short, short_ids, size};
+use crate::screen::TextStyle;
+use crate::table::{TableCell, TextTable, ago, short, short_ids, size};
 use crate::{screen, wire};
 
 /// Lists, shows, exports or removes sessions.
@@ -81,14 +81,14 @@ fn list(archive: &Archive, cwd: Option<&Utf8Path>, json: bool) -> Result<(), Fai
         );
         return Ok(());
     }
-    let mut table = Table::new(["ID", "UPDATED", "SIZE", "FOLDER", "TITLE"]);
+    let mut table = TextTable::new(["ID", "UPDATED", "SIZE", "FOLDER", "TITLE"]);
     for session in sessions() {
         let id = session.session.to_string();
         table.row([
-            Cell::new(Style::Strong, short(&id, length)),
+            TableCell::new(TextStyle::Strong, short(&id, length)),
             ago(session.modified).into(),
             size(session.bytes).into(),
-            Cell::new(Style::Faint, if cwd.is_some() { "" } else { session.cwd.as_str() }),
+            TableCell::new(TextStyle::Faint, if cwd.is_some() { "" } else { session.cwd.as_str() }),
             decurion_serve::progress::one_line(&session.title).into(),
         ]);
     }

@@ -21,7 +21,7 @@ use crate::report::Failure;
 use crate::wire;
 
 use overview::{Overview, text};
-use session::{Chosen, choose};
+use session::{ChosenSession, choose};
 
 /// The message for an agent that is resumed without a prompt.
 const GO_ON: &str = "Continue with your work.";
@@ -45,7 +45,7 @@ pub fn run(args: &TasksArgs) -> Result<u8, Failure> {
     })?
 }
 
-async fn act(mut chosen: Chosen, args: &TasksArgs) -> Result<u8, Failure> {
+async fn act(mut chosen: ChosenSession, args: &TasksArgs) -> Result<u8, Failure> {
     let json = args.json;
     let command = args.command.as_ref().unwrap_or(&TasksCommand::List);
     if let TasksCommand::Follow { id } = command {
@@ -87,7 +87,12 @@ async fn act(mut chosen: Chosen, args: &TasksArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-async fn stop(chosen: &mut Chosen, overview: &Overview, task: &TaskId, json: bool) -> Result<(), Failure> {
+async fn stop(
+    chosen: &mut ChosenSession,
+    overview: &Overview,
+    task: &TaskId,
+    json: bool,
+) -> Result<(), Failure> {
     let row = overview.find(task.as_str())?;
     if let Some(outcome) = row["outcome"].as_str() {
         return print::done(json, &json!({"id": task, "outcome": outcome}), || {
@@ -98,7 +103,7 @@ async fn stop(chosen: &mut Chosen, overview: &Overview, task: &TaskId, json: boo
     print::done(json, &json!({"id": task, "stopped": true}), || format!("{task} is being stopped"))
 }
 
-async fn pause(chosen: &mut Chosen, task: TaskId, tree: bool, json: bool) -> Result<(), Failure> {
+async fn pause(chosen: &mut ChosenSession, task: TaskId, tree: bool, json: bool) -> Result<(), Failure> {
     let command = Command::Pause { task: task.clone(), tree };
     let count = count(&ask(chosen, command, "nothing of it runs until then").await?);
     print::done(json, &json!({"id": task, "paused": count}), || match (count, tree) {
@@ -112,7 +117,7 @@ async fn pause(chosen: &mut Chosen, task: TaskId, tree: bool, json: bool) -> Res
     })
 }
 
-async fn go_on(chosen: &mut Chosen, task: TaskId, tree: bool, json: bool) -> Result<(), Failure> {
+async fn go_on(chosen: &mut ChosenSession, task: TaskId, tree: bool, json: bool) -> Result<(), Failure> {
     let command = Command::Continue { task: task.clone(), tree };
     let then = "what is paused stays paused until then";
     let count = count(&ask(chosen, command, then).await?);
@@ -123,7 +128,7 @@ async fn go_on(chosen: &mut Chosen, task: TaskId, tree: bool, json: bool) -> Res
     })
 }
 
-async fn budget(chosen: &mut Chosen, row: &Value, limits: Limits, json: bool) -> Result<(), Failure> {
+async fn budget(chosen: &mut ChosenSession, row: &Value, limits: Limits, json: bool) -> Result<(), Failure> {
     let task = task_id(row)?;
     let now = if limits == Limits::default() {
         row["limits"].clone()
@@ -154,7 +159,7 @@ fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-async fn resume(chosen: &mut Chosen, row: &Value, prompt: &str, json: bool) -> Result<(), Failure> {
+async fn resume(chosen: &mut ChosenSession, row: &Value, prompt: &str, json: bool) -> Result<(), Failure> {
     let task = task_id(row)?;
     let agent = task.as_str().parse().map_err(|_| Failure::usage(format!("not an agent: {task}")));
     if text(row, "type") == "local_bash" {
@@ -204,7 +209,7 @@ fn filled_in(verdict: Verdict, content: &str) -> Result<Answer, Failure> {
 }
 
 async fn give_answer(
-    chosen: &mut Chosen,
+    chosen: &mut ChosenSession,
     overview: &Overview,
     target: &str,
     answer: Answer,
@@ -227,7 +232,7 @@ async fn give_answer(
 }
 
 /// Asks the owner of a live session for something; `then` is what can be done about one that is not live.
-async fn ask(chosen: &mut Chosen, command: Command, then: &str) -> Result<Value, Failure> {
+async fn ask(chosen: &mut ChosenSession, command: Command, then: &str) -> Result<Value, Failure> {
     let id = chosen.id;
     let Some(live) = &mut chosen.live else { return Err(not_live(id, then)) };
     match live.ask(command).await {
@@ -237,7 +242,7 @@ async fn ask(chosen: &mut Chosen, command: Command, then: &str) -> Result<Value,
     }
 }
 
-fn must_be_live(chosen: &Chosen, then: &str) -> Result<(), Failure> {
+fn must_be_live(chosen: &ChosenSession, then: &str) -> Result<(), Failure> {
     if chosen.live.is_some() { Ok(()) } else { Err(not_live(chosen.id, then)) }
 }
 

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::PlaceError;
-use decurion_serve::trace::{Fold, Timeline};
+use decurion_serve::trace::{Timeline, TimelineFold};
 use decurion_store::{Archive, ReplayOptions, Scope, SessionPaths, replay};
 use serde_json::json;
 
@@ -25,7 +25,7 @@ pub fn run(args: &TraceArgs) -> Result<u8, Failure> {
     })?;
     let archive = Archive::new(home);
     let session = choose(&archive, &paths.cwd, args.session.as_deref())?;
-    let wanted = Wanted::of(args, &session)?;
+    let wanted = TraceTarget::of(args, &session)?;
     let timeline = read(&session)?;
     if let Some(target) = &wanted.trace {
         save(target, args.force, &mut |out| timeline.write_json(out))?;
@@ -51,7 +51,7 @@ fn choose(archive: &Archive, cwd: &Utf8Path, wanted: Option<&str>) -> Result<Ses
 }
 
 pub fn read(session: &SessionPaths) -> Result<Timeline, Failure> {
-    let mut fold = Fold::new();
+    let mut fold = TimelineFold::new();
     let options = ReplayOptions { scope: Scope::Everything, ..ReplayOptions::default() };
     let report =
         replay(session, &options, &mut |envelope| fold.take(&envelope)).map_err(|error| {
@@ -66,12 +66,12 @@ pub fn read(session: &SessionPaths) -> Result<Timeline, Failure> {
     Ok(fold.finish())
 }
 
-struct Wanted {
+struct TraceTarget {
     trace: Option<Utf8PathBuf>,
     picture: Option<Utf8PathBuf>,
 }
 
-impl Wanted {
+impl TraceTarget {
     /// What the arguments ask for, refused before anything is read or written.
     fn of(args: &TraceArgs, session: &SessionPaths) -> Result<Self, Failure> {
         let (trace, picture) = match (&args.output, &args.svg) {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::args::WorktreesCommand;
 use crate::command::run::block_on;
 use crate::report::{Failure, note};
-use crate::screen::Style;
-use crate::table::{Cell, Table, ago, short, short_ids};
+use crate::screen::TextStyle;
+use crate::table::{TableCell, TextTable, ago, short, short_ids};
 use crate::wire;
 
 /// Lists, cleans or removes worktrees.
@@ -77,7 +77,7 @@ fn print(cleaned: &Cleaned, json: bool, tense: &str) -> u8 {
     }
     let ids: Vec<String> = cleaned.rows.iter().map(|row| row.lease.session.to_string()).collect();
     let length = short_ids(ids.iter().map(String::as_str));
-    let mut table = Table::new(["NAME", "SESSION", "CREATED", "STATE", "FOR", "WHERE"]).whole();
+    let mut table = TextTable::new(["NAME", "SESSION", "CREATED", "STATE", "FOR", "WHERE"]).whole();
     for row in &cleaned.rows {
         if json {
             say!("{}", as_json(row));
@@ -88,12 +88,12 @@ fn print(cleaned: &Cleaned, json: bool, tense: &str) -> u8 {
             _ => String::new(),
         };
         table.row([
-            Cell::new(Style::Strong, &row.lease.name),
+            TableCell::new(TextStyle::Strong, &row.lease.name),
             short(&row.lease.session.to_string(), length).into(),
             ago(Some(row.lease.created)).into(),
             in_words(row, tense),
             decurion_serve::progress::one_line(&row.lease.description).into(),
-            Cell::new(Style::Faint, place),
+            TableCell::new(TextStyle::Faint, place),
         ]);
     }
     table.print();
@@ -104,12 +104,12 @@ fn print(cleaned: &Cleaned, json: bool, tense: &str) -> u8 {
     u8::from(broken || !cleaned.damaged.is_empty())
 }
 
-fn in_words(row: &Row, tense: &str) -> Cell {
+fn in_words(row: &Row, tense: &str) -> TableCell {
     match &row.kept {
-        Kept::InUse => Cell::new(Style::Good, "in use"),
+        Kept::InUse => TableCell::new(TextStyle::Good, "in use"),
         Kept::Removed => tense.into(),
-        Kept::Work(left) => Cell::new(Style::Warning, left.to_string()),
-        Kept::Broken(reason) => Cell::new(Style::Bad, format!("error: {reason}")),
+        Kept::Work(left) => TableCell::new(TextStyle::Warning, left.to_string()),
+        Kept::Broken(reason) => TableCell::new(TextStyle::Bad, format!("error: {reason}")),
     }
 }
 

@@ -16,7 +16,7 @@ use decurion_protocol::{
     Attention, Block, Command, Envelope, Event, Intent, Message, Outcome, Overlap, Question, Reply, Request,
     SessionId, TaskKind, TaskRecord, TaskState,
 };
-use decurion_serve::socket::{Door, listen};
+use decurion_serve::socket::{SessionSocket, listen};
 use decurion_store::{Journal as _, Layout, SessionWriter};
 use decurion_testkit::proc::{Finished, Home};
 use expect_test::{Expect, expect};
@@ -317,7 +317,13 @@ impl Owner {
                 let held = commands.clone();
                 let listener = listen(
                     &path,
-                    Door { session, cwd, commands, events: Arc::new(subscribe), from_below: |_| false },
+                    SessionSocket {
+                        session,
+                        cwd,
+                        commands,
+                        events: Arc::new(subscribe),
+                        from_below: |_| false,
+                    },
                 )
                 .unwrap();
                 ready.send(()).unwrap();

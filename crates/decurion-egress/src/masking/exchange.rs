@@ -24,7 +24,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::body::BlankedBody;
 use super::{Masked, Substitution};
-use crate::fault::Fault;
+use crate::fault::ConnectionFault;
 use crate::host::Host;
 use crate::inbound::Inbound;
 use crate::record::{Direction, Tally};
@@ -43,7 +43,7 @@ pub(crate) async fn carry(
     server: &mut TcpStream,
     (host, port): (&Host, u16),
     tally: &Tally,
-) -> Result<(), Fault> {
+) -> Result<(), ConnectionFault> {
     let pending = std::mem::take(&mut inbound.pending);
     let (from_client, to_client) = inbound.stream.split();
     // The hello was read already, to see its name.
@@ -58,7 +58,7 @@ pub(crate) async fn carry(
         substitution: masked.substitution(host, port),
         sender: Mutex::new(Some(sender)),
     };
-    let server = match connector.connect(name, Counted { stream: server, tally }).await {
+    let server = match connector.connect(name, CountedStream { stream: server, tally }).await {
         Ok(server) => server,
         Err(error) => {
             // The client's TLS connection exists, so it can receive the reason why there is no server.
@@ -111,7 +111,7 @@ async fn serve(
     client: impl AsyncRead + AsyncWrite + Unpin,
     exchange: &Exchange,
     upstream: impl Future<Output = hyper::Result<()>>,
-) -> Result<(), Fault> {
+) -> Result<(), ConnectionFault> {
     let mut builder = hyper::server::conn::http1::Builder::new();
     let service = service_fn(|request| exchange.answer(request));
     let mut serving = pin!(builder.max_buf_size(HEAD_MAX).serve_connection(TokioIo::new(client), service));
@@ -123,7 +123,7 @@ async fn serve(
             serving.await
         }
     };
-    result.map_err(|error| Fault::Broken(io::Error::other(error)))
+    result.map_err(|error| ConnectionFault::Broken(io::Error::other(error)))
 }
 
 /// What answering requests needs.
@@ -247,12 +247,12 @@ fn refuse(status: StatusCode, words: &str) -> Response<ResponseBody> {
 }
 
 /// The connection to the server, with its bytes counted.
-struct Counted<'a> {
+struct CountedStream<'a> {
     stream: &'a mut TcpStream,
     tally: &'a Tally,
 }
 
-impl AsyncRead for Counted<'_> {
+impl AsyncRead for CountedStream<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -268,7 +268,7 @@ impl AsyncRead for Counted<'_> {
     }
 }
 
-impl AsyncWrite for Counted<'_> {
+impl AsyncWrite for CountedStream<'_> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

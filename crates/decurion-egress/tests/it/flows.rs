@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use decurion_egress::{Ending, Grant, Limits, Reason, RecordedVerdict, environment};
+use decurion_egress::{Ending, Grant, ProxyLimits, Reason, RecordedVerdict, environment};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -16,7 +16,7 @@ async fn world(server: Server) -> World {
     World::new(Net::new(server, NAMES), rules(&["good.com"], &[], false)).await
 }
 
-async fn limited(server: Server, limits: Limits) -> World {
+async fn limited(server: Server, limits: ProxyLimits) -> World {
     World::with(Net::new(server, NAMES), rules(&["good.com"], &[], false), None, limits).await
 }
 
@@ -321,7 +321,7 @@ async fn slow_heads_and_hellos_are_cut_off() {
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_and_a_busy_one_is_not() {
-    let limits = Limits { idle_time: Duration::from_secs(60), ..Limits::default() };
+    let limits = ProxyLimits { idle_time: Duration::from_secs(60), ..ProxyLimits::default() };
     let mut world = limited(Server::Echo, limits).await;
     let mut stream = world.tunnel("good.com:8080").await;
     stream.write_all(b"x").await.unwrap();
@@ -338,7 +338,7 @@ async fn an_idle_connection_is_closed_and_a_busy_one_is_not() {
 
 #[tokio::test]
 async fn more_connections_than_allowed_wait() {
-    let world = limited(Server::Echo, Limits { connections: 2, ..Limits::default() }).await;
+    let world = limited(Server::Echo, ProxyLimits { connections: 2, ..ProxyLimits::default() }).await;
     let (first, _second) = (world.tunnel("good.com:8080").await, world.tunnel("good.com:8080").await);
     let mut third = world.connect().await;
     third.write_all(&connect("good.com:8080", b"third")(world.client.token())).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use decurion_egress::{Client, Grant, Judge, Limits, RecordedVerdict, Verdict};
+use decurion_egress::{Client, Grant, Judge, ProxyLimits, RecordedVerdict, Verdict};
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -31,7 +31,8 @@ async fn world() -> (World, mpsc::UnboundedReceiver<Asked>) {
     let (sender, questions) = mpsc::unbounded_channel();
     let net = Net::new(Server::Answer, &[("new.com", &["93.184.216.34"]), ("in.com", &["10.0.0.5"])]);
     let judge = Arc::new(Person(Mutex::new(sender)));
-    let world = World::with(net, rules(&[], &["never.com"], false), Some(judge), Limits::default()).await;
+    let world =
+        World::with(net, rules(&[], &["never.com"], false), Some(judge), ProxyLimits::default()).await;
     (world, questions)
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use decurion_egress::{
-    Client, Clients, ConnectionRecord, Dial, Gate, HostRules, Judge, Limits, Masked, Proxy, ProxyParts,
+    Client, Clients, ConnectionRecord, Dial, Gate, HostRules, Judge, Masked, Proxy, ProxyLimits, ProxyParts,
     Recorder, Resolve,
 };
 use futures_util::FutureExt as _;
@@ -223,27 +223,27 @@ pub struct World {
 impl World {
     /// A proxy without a judge and with the usual limits.
     pub async fn new(net: Arc<Net>, rules: HostRules) -> Self {
-        Self::with(net, rules, None, Limits::default()).await
+        Self::with(net, rules, None, ProxyLimits::default()).await
     }
 
     pub async fn with(
         net: Arc<Net>,
         rules: HostRules,
         judge: Option<Arc<dyn Judge>>,
-        limits: Limits,
+        limits: ProxyLimits,
     ) -> Self {
         Self::start(net, rules, judge, limits, None).await
     }
 
     pub async fn with_masked(net: Arc<Net>, rules: HostRules, masked: Arc<Masked>) -> Self {
-        Self::start(net, rules, None, Limits::default(), Some(masked)).await
+        Self::start(net, rules, None, ProxyLimits::default(), Some(masked)).await
     }
 
     async fn start(
         net: Arc<Net>,
         rules: HostRules,
         judge: Option<Arc<dyn Judge>>,
-        limits: Limits,
+        limits: ProxyLimits,
         masked: Option<Arc<Masked>>,
     ) -> Self {
         let clients = Clients::default();

@@ -7,10 +7,10 @@ use std::{fs, io};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::own_settings::{self, Folders};
-use super::private_folder::Private;
+use super::own_settings::{self, GitFolders};
+use super::private_folder::PrivateGitFolder;
 use super::query::LISTED;
-use super::{FIRST_PAUSE, Git, GitError, LOCK_TRIES, MOST_PAUSE, Order, folder, object, path};
+use super::{FIRST_PAUSE, Git, GitCommand, GitError, LOCK_TRIES, MOST_PAUSE, folder, object, path};
 
 /// A worktree to be made.
 #[derive(Clone, Debug)]
@@ -35,19 +35,19 @@ impl Git {
         }
         args.extend([new.path.as_str(), new.base]);
         let odd = |what: String| GitError::Odd { command: "git worktree add".to_owned(), what };
-        let from = Folders::of(at);
+        let from = GitFolders::of(at);
         if let Some(from) = &from {
             from.prepare_worktrees().map_err(|error| odd(format!("its folder cannot be made: {error}")))?;
         }
         // A command may have put a link in the place of a log that is to be.
         let unlogged = "core.logAllRefUpdates=false".to_owned();
-        self.run(Order::change(at, &args).making(new.path).setting(unlogged)).await?;
+        self.run(GitCommand::change(at, &args).making(new.path).setting(unlogged)).await?;
         from.map_or(Ok(()), |from| self.connect_worktree(&from, new.path).map_err(odd))
     }
 
     /// Sets the git folder of a new worktree if git was called with one of our folders in place of the shared one, and
     /// gives it the settings of the current worktree, which git did not see then.
-    fn connect_worktree(&self, from: &Folders, path: &Utf8Path) -> Result<(), String> {
+    fn connect_worktree(&self, from: &GitFolders, path: &Utf8Path) -> Result<(), String> {
         let git = path.join(".git");
         let text = own_settings::read(&git)?;
         let named = Utf8Path::new(text.strip_prefix("gitdir: ").unwrap_or_default().trim_end());
@@ -88,19 +88,19 @@ impl Git {
             return Err(GitError::Odd { command: "git worktree remove".to_owned(), what });
         }
         args.push(path.as_str());
-        self.run(Order::change(at, &args).making(path)).await.map(drop)
+        self.run(GitCommand::change(at, &args).making(path)).await.map(drop)
     }
 
     /// Locks a worktree against being forgotten; one that is locked is locked.
     pub async fn lock_worktree(&self, at: &Utf8Path, path: &Utf8Path, reason: &str) -> Result<(), GitError> {
         let locked =
-            self.run(Order::change(at, &["worktree", "lock", "--reason", reason, path.as_str()])).await;
+            self.run(GitCommand::change(at, &["worktree", "lock", "--reason", reason, path.as_str()])).await;
         unless(locked, "is already locked")
     }
 
     /// Takes the lock off; one that is not locked is not locked.
     pub async fn unlock_worktree(&self, at: &Utf8Path, path: &Utf8Path) -> Result<(), GitError> {
-        let unlocked = self.run(Order::change(at, &["worktree", "unlock", path.as_str()])).await;
+        let unlocked = self.run(GitCommand::change(at, &["worktree", "unlock", path.as_str()])).await;
         unless(unlocked, "is not locked")
     }
 
@@ -115,13 +115,13 @@ impl Git {
         // A value of zeros means that it must not exist.
         let zeros = "0".repeat(new.len());
         let args = ["update-ref", "--no-deref", name, new, old.unwrap_or(&zeros)];
-        self.run(Order::change(at, &args)).await.map(drop)
+        self.run(GitCommand::change(at, &args)).await.map(drop)
     }
 
     /// Removes a branch that is still at this commit.
     pub async fn delete_branch(&self, at: &Utf8Path, branch: &str, old: &str) -> Result<(), GitError> {
         let name = format!("refs/heads/{branch}");
-        self.run(Order::change(at, &["update-ref", "--no-deref", "-d", &name, old])).await.map(drop)
+        self.run(GitCommand::change(at, &["update-ref", "--no-deref", "-d", &name, old])).await.map(drop)
     }
 
     /// Makes a commit of a tree. Someone who has told git no name is named for what made the commit.
@@ -137,8 +137,8 @@ impl Git {
             args.extend(["-p", parent]);
         }
         args.push(tree);
-        let mut order = Order::change(at, &args).input(message.as_bytes().to_vec());
-        let known = self.once(&Order::look(at, &["var", "GIT_COMMITTER_IDENT"])).await?;
+        let mut order = GitCommand::change(at, &args).input(message.as_bytes().to_vec());
+        let known = self.once(&GitCommand::look(at, &["var", "GIT_COMMITTER_IDENT"])).await?;
         if known.code != Some(0) {
             for name in ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"] {
                 order = order.env(name, "Decurion");
@@ -160,7 +160,7 @@ impl Git {
         withheld: &(dyn Fn(&Utf8Path) -> bool + Sync),
     ) -> Result<String, GitError> {
         let nested = self.copy_index(at, index).await?;
-        let with = |args: &[&str]| Order::change(at, args).env("GIT_INDEX_FILE", index.as_str());
+        let with = |args: &[&str]| GitCommand::change(at, args).env("GIT_INDEX_FILE", index.as_str());
         let changed = ["ls-files", "--others", "--modified", "--exclude-standard", "--full-name", "-z", ":/"];
         let changed = self.run(with(&changed)).await?;
         let mut wanted = b":/\0".to_vec();
@@ -190,7 +190,7 @@ impl Git {
     pub async fn restore_files(&self, at: &Utf8Path, tree: &str, index: &Utf8Path) -> Result<(), GitError> {
         self.copy_index(at, index).await?;
         let source = format!("--source={tree}");
-        let order = Order::change(at, &["restore", &source, "--worktree", "--", ":/"]);
+        let order = GitCommand::change(at, &["restore", &source, "--worktree", "--", ":/"]);
         self.run(order.env("GIT_INDEX_FILE", index.as_str())).await.map(drop)
     }
 
@@ -212,7 +212,7 @@ impl Git {
         copying
             .unwrap_or_else(|error| Err(io::Error::other(error)))
             .map_err(|error| odd(format!("its index cannot be copied to {index}: {error}")))?;
-        let with = |args: &[&str]| Order::change(at, args).env("GIT_INDEX_FILE", index.as_str());
+        let with = |args: &[&str]| GitCommand::change(at, args).env("GIT_INDEX_FILE", index.as_str());
         // A part of it may lie in another file, which commands can change.
         let whole = with(&["update-index", "--no-split-index"]).setting("core.splitIndex=false".to_owned());
         self.run(whole).await?;
@@ -236,7 +236,7 @@ impl Git {
     /// with its worktree.
     pub async fn own_commits(&self, at: &Utf8Path) -> Result<u64, GitError> {
         let args = ["rev-list", "--count", "--branches", "--not", "--remotes", "HEAD", "--"];
-        let output = self.run(Order::look(at, &args).nested()).await?;
+        let output = self.run(GitCommand::look(at, &args).nested()).await?;
         Ok(String::from_utf8_lossy(&output).trim().parse().unwrap_or(u64::MAX))
     }
 
@@ -247,17 +247,17 @@ impl Git {
             command: "git reset".to_owned(),
             what: format!("the index of {at} cannot be written: {error}"),
         };
-        let own = Folders::of(at).ok_or_else(|| odd(io::ErrorKind::NotFound.into()))?.own;
-        let private = Private::new(&self.private).map_err(odd)?;
+        let own = GitFolders::of(at).ok_or_else(|| odd(io::ErrorKind::NotFound.into()))?.own;
+        let private = PrivateGitFolder::new(&self.private).map_err(odd)?;
         let index = private.path().join("index");
         let lock = IndexLock::take(&own).await.map_err(odd)?;
         if own.join("index").symlink_metadata().is_ok() {
             self.copy_index(at, &index).await?;
         }
         // `git reset` would write a line to a log in whose place a command may have put a link.
-        let order = Order::change(at, &["read-tree", "--reset", "-u", commit]);
+        let order = GitCommand::change(at, &["read-tree", "--reset", "-u", commit]);
         self.run(order.env("GIT_INDEX_FILE", index.as_str())).await?;
-        let head = object("git rev-parse", &self.run(Order::look(at, &["rev-parse", "HEAD"])).await?)?;
+        let head = object("git rev-parse", &self.run(GitCommand::look(at, &["rev-parse", "HEAD"])).await?)?;
         if head != commit {
             self.update_reference(at, "HEAD", commit, Some(&head)).await?;
         }
@@ -266,12 +266,12 @@ impl Git {
 
     /// Brings a checkout's index to its commit; its files stay.
     pub async fn reset_index(&self, at: &Utf8Path) -> Result<(), GitError> {
-        self.run(Order::change(at, &["read-tree", "--reset", "HEAD"])).await.map(drop)
+        self.run(GitCommand::change(at, &["read-tree", "--reset", "HEAD"])).await.map(drop)
     }
 
     /// Removes untracked files of a checkout; ignored ones stay, so that what was built need not be again.
     pub async fn clean(&self, at: &Utf8Path) -> Result<(), GitError> {
-        self.run(Order::change(at, &["clean", "--quiet", "-ffd"])).await.map(drop)
+        self.run(GitCommand::change(at, &["clean", "--quiet", "-ffd"])).await.map(drop)
     }
 }
 

@@ -16,8 +16,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use rustix::fs::OFlags;
 
-use super::private_folder::Private;
-use super::{Git, GitError, MOST_OUTPUT, Order, folder, odd};
+use super::private_folder::PrivateGitFolder;
+use super::{Git, GitCommand, GitError, MOST_OUTPUT, folder, odd};
 
 /// The most that is read of a file that commands can write.
 const MOST_BYTES: u64 = 1 << 20;
@@ -44,7 +44,7 @@ const FORMAT: [&str; 3] =
 
 /// Which settings of a repository hold for a call of git.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settings {
+pub(super) enum GitSettings {
     /// Those that commands cannot change, and harmless ones of the checkout.
     Usual,
     /// Harmless ones alone: anyone may have written them.
@@ -55,7 +55,7 @@ pub(super) enum Settings {
 
 /// The folders of git for a checkout.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Folders {
+pub(super) struct GitFolders {
     /// The one for this checkout.
     pub own: Utf8PathBuf,
     /// The one that all checkouts of the repository share, as git made it.
@@ -64,7 +64,7 @@ pub(super) struct Folders {
     is_open: bool,
 }
 
-impl Folders {
+impl GitFolders {
     /// Those of the checkout that a folder is in. None where there is no repository.
     pub fn of(at: &Utf8Path) -> Option<Self> {
         let at = at.canonicalize_utf8().ok()?;
@@ -181,10 +181,10 @@ impl Git {
     /// The folder that stands for the shared one of a repository; none where commands cannot change any settings.
     pub(super) async fn apart(
         &self,
-        order: &Order<'_>,
-        folders: &Folders,
-    ) -> Result<Option<Private>, GitError> {
-        let Folders { own, common, is_open } = folders;
+        order: &GitCommand<'_>,
+        folders: &GitFolders,
+    ) -> Result<Option<PrivateGitFolder>, GitError> {
+        let GitFolders { own, common, is_open } = folders;
         let failed = |what: String| odd(order, format!("its settings cannot be set apart: {what}"));
         if !is_open && own == common {
             return Ok(None);
@@ -224,7 +224,7 @@ impl Git {
                 }
             }
         }
-        let made = Private::stand_for(&self.private, common, &MAY_COME);
+        let made = PrivateGitFolder::stand_for(&self.private, common, &MAY_COME);
         let written = made.and_then(|made| fs::write(made.path().join("config"), config).map(|()| made));
         written.map(Some).map_err(|error| failed(error.to_string()))
     }
@@ -232,14 +232,14 @@ impl Git {
     /// What a text says as settings, without what it includes.
     async fn listed_settings(
         &self,
-        order: &Order<'_>,
+        order: &GitCommand<'_>,
         text: Vec<u8>,
     ) -> Result<Vec<(String, Vec<u8>)>, GitError> {
         if text.is_empty() {
             return Ok(Vec::new());
         }
         let list =
-            Order::look(Utf8Path::new("/"), &["config", "--file", "-", "--no-includes", "-z", "--list"]);
+            GitCommand::look(Utf8Path::new("/"), &["config", "--file", "-", "--no-includes", "-z", "--list"]);
         let answer = self.launch(&list.input(text), None, None).await?;
         if answer.code != Some(0) {
             return Err(odd(order, format!("its settings are not understood: {}", answer.words)));
@@ -308,9 +308,9 @@ mod tests {
                 true,
             ),
         ] {
-            let expected = Folders { own: root.join(own), common: root.join(common), is_open: open };
-            assert_eq!(Folders::of(&root.join(at)), Some(expected), "{at}");
+            let expected = GitFolders { own: root.join(own), common: root.join(common), is_open: open };
+            assert_eq!(GitFolders::of(&root.join(at)), Some(expected), "{at}");
         }
-        assert_eq!(Folders::of(&root.join("tree/gone")), None);
+        assert_eq!(GitFolders::of(&root.join("tree/gone")), None);
     }
 }

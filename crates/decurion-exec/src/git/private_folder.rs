@@ -26,12 +26,12 @@ const NOT_SHARED: [&str; 5] = ["config", "config.worktree", "commondir", "index"
 
 /// A folder for us alone, removed when it is dropped.
 #[derive(Debug)]
-pub(super) struct Private {
+pub(super) struct PrivateGitFolder {
     path: Utf8PathBuf,
     lock: File,
 }
 
-impl Private {
+impl PrivateGitFolder {
     pub fn new(all: &Utf8Path) -> io::Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         DirBuilder::new().recursive(true).mode(0o700).create(all)?;
@@ -81,7 +81,7 @@ impl Private {
     }
 }
 
-impl Drop for Private {
+impl Drop for PrivateGitFolder {
     fn drop(&mut self) {
         // What stays is removed by a later process.
         let _ = remove(&self.path);
@@ -154,8 +154,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let all = Utf8Path::from_path(folder.path()).unwrap().join("git");
         fs::create_dir_all(all.join("4294967295-1")).unwrap();
-        let first = Private::new(&all).unwrap();
-        let second = Private::new(&all).unwrap();
+        let first = PrivateGitFolder::new(&all).unwrap();
+        let second = PrivateGitFolder::new(&all).unwrap();
         assert!(!all.join("4294967295-1").exists() && first.path().is_dir());
         assert_ne!(first.path(), second.path());
         drop(first);
@@ -168,13 +168,13 @@ mod tests {
         let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
         let (all, shared) = (root.join("git"), root.join("shared"));
         fs::create_dir_all(shared.join("objects")).unwrap();
-        let left = Private::stand_for(&all, &shared, &["logs"]).unwrap();
+        let left = PrivateGitFolder::stand_for(&all, &shared, &["logs"]).unwrap();
         fs::create_dir(left.path().join("lfs")).unwrap();
         fs::write(left.path().join("lfs/object"), "text").unwrap();
         fs::write(left.path().join("config"), "").unwrap();
         // As the kernel does for one that is killed.
         rustix::fs::flock(&left.lock, FlockOperation::Unlock).unwrap();
-        drop(Private::new(&all).unwrap());
+        drop(PrivateGitFolder::new(&all).unwrap());
         assert_eq!(fs::read_to_string(shared.join("lfs/object")).unwrap(), "text");
         assert_eq!(shared.read_dir_utf8().unwrap().count(), 2);
         assert_eq!(all.read_dir_utf8().unwrap().count(), 0);

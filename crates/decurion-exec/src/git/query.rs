@@ -2,7 +2,7 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::{Git, GitError, Order, object, path};
+use super::{Git, GitCommand, GitError, object, path};
 
 /// What differs in a checkout; of repositories in it, only which commit they are at.
 const STATUS: [&str; 6] = [
@@ -20,7 +20,7 @@ const MOST_NESTED: usize = 1000;
 
 /// Where a folder belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Repository {
+pub struct GitRepository {
     /// The top of the checkout; none in a bare repository.
     pub top: Option<Utf8PathBuf>,
     /// What all worktrees of the repository share.
@@ -31,7 +31,7 @@ pub struct Repository {
 
 /// What is checked out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct CheckedOut {
     /// The commit; none where there is no commit yet.
     pub commit: Option<String>,
     /// The branch, without `refs/heads/`; none if detached.
@@ -40,21 +40,21 @@ pub struct Head {
 
 /// What has changed in a checkout and is not committed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct WorktreeStatus {
     /// Each change; ignored files are none.
-    pub changes: Vec<Change>,
+    pub changes: Vec<ChangedPath>,
 }
 
 /// One path that differs from the last commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ChangedPath {
     /// The two letters of git's short form.
     pub kind: [u8; 2],
     /// Where, from the top; a folder that is wholly new ends with a slash.
     pub path: Vec<u8>,
 }
 
-impl Status {
+impl WorktreeStatus {
     pub fn is_clean(&self) -> bool {
         self.changes.is_empty()
     }
@@ -67,7 +67,7 @@ impl Status {
 
 /// One worktree as git lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedWorktree {
     /// Where; not checked to be there.
     pub path: Utf8PathBuf,
     /// Its commit; none if there is none.
@@ -107,7 +107,7 @@ pub struct Submodule {
 impl Git {
     /// Git's version: major and minor.
     pub async fn version(&self) -> Result<(u32, u32), GitError> {
-        let output = self.run(Order::look(Utf8Path::new("/"), &["version"])).await?;
+        let output = self.run(GitCommand::look(Utf8Path::new("/"), &["version"])).await?;
         let text = String::from_utf8_lossy(&output).into_owned();
         let numbers: Vec<u32> = text
             .split_whitespace()
@@ -123,10 +123,10 @@ impl Git {
     }
 
     /// The repository that a folder belongs to.
-    pub async fn repository(&self, at: &Utf8Path) -> Result<Repository, GitError> {
+    pub async fn repository(&self, at: &Utf8Path) -> Result<GitRepository, GitError> {
         let asked =
             ["rev-parse", "--path-format=absolute", "--is-inside-work-tree", "--git-common-dir", "--git-dir"];
-        let output = self.run(Order::look(at, &asked).found()).await?;
+        let output = self.run(GitCommand::look(at, &asked).found()).await?;
         let lines: Vec<&[u8]> =
             output.strip_suffix(b"\n").unwrap_or(&output).split(|b| *b == b'\n').collect();
         let [inside, common, own] = lines[..] else {
@@ -134,41 +134,41 @@ impl Git {
         };
         let top = if inside == b"true" {
             let asked = ["rev-parse", "--path-format=absolute", "--show-toplevel"];
-            let output = self.run(Order::look(at, &asked).found()).await?;
+            let output = self.run(GitCommand::look(at, &asked).found()).await?;
             Some(path(output.strip_suffix(b"\n").unwrap_or(&output))?)
         } else {
             None
         };
-        Ok(Repository { top, common: path(common)?, own: path(own)? })
+        Ok(GitRepository { top, common: path(common)?, own: path(own)? })
     }
 
     /// What is checked out in a worktree.
-    pub async fn head(&self, at: &Utf8Path) -> Result<Head, GitError> {
+    pub async fn head(&self, at: &Utf8Path) -> Result<CheckedOut, GitError> {
         let commit = self.commit(at, "HEAD").await?;
-        let branch = self.ask(Order::look(at, &["symbolic-ref", "--quiet", "HEAD"])).await?;
+        let branch = self.ask(GitCommand::look(at, &["symbolic-ref", "--quiet", "HEAD"])).await?;
         let branch = branch.map(|name| String::from_utf8_lossy(&name).trim().to_owned());
         let branch = branch.and_then(|name| name.strip_prefix("refs/heads/").map(str::to_owned));
-        Ok(Head { commit, branch })
+        Ok(CheckedOut { commit, branch })
     }
 
     /// The commit that a name means; none if it means none.
     pub async fn commit(&self, at: &Utf8Path, name: &str) -> Result<Option<String>, GitError> {
         let wanted = format!("{name}^{{commit}}");
         let asked = ["rev-parse", "--quiet", "--verify", "--end-of-options", &wanted];
-        let found = self.ask(Order::look(at, &asked)).await?;
+        let found = self.ask(GitCommand::look(at, &asked)).await?;
         found.map(|bytes| object("git rev-parse", &bytes)).transpose()
     }
 
     /// Whether a reference may have this name.
     pub async fn is_reference_name(&self, at: &Utf8Path, name: &str) -> Result<bool, GitError> {
-        Ok(self.ask(Order::look(at, &["check-ref-format", name])).await?.is_some())
+        Ok(self.ask(GitCommand::look(at, &["check-ref-format", name])).await?.is_some())
     }
 
     /// The tree of a commit.
     pub async fn tree_of(&self, at: &Utf8Path, commit: &str) -> Result<String, GitError> {
         let wanted = format!("{commit}^{{tree}}");
         let found =
-            self.run(Order::look(at, &["rev-parse", "--verify", "--end-of-options", &wanted])).await?;
+            self.run(GitCommand::look(at, &["rev-parse", "--verify", "--end-of-options", &wanted])).await?;
         object("git rev-parse", &found)
     }
 
@@ -181,7 +181,7 @@ impl Git {
     pub async fn branches(&self, at: &Utf8Path, prefix: &str) -> Result<Vec<(String, String)>, GitError> {
         let below = format!("refs/heads/{prefix}");
         let asked = ["for-each-ref", "--format=%(objectname) %(refname)", &below];
-        let output = self.run(Order::look(at, &asked)).await?;
+        let output = self.run(GitCommand::look(at, &asked)).await?;
         let text = String::from_utf8_lossy(&output).into_owned();
         let rows = text.lines().filter_map(|line| line.split_once(" refs/heads/"));
         Ok(rows.map(|(commit, name)| (name.to_owned(), commit.to_owned())).collect())
@@ -189,9 +189,9 @@ impl Git {
 
     /// What differs from the last commit, untracked files included, ignored ones not. Git itself would look into
     /// submodules with their own settings, which commands may have written.
-    pub async fn status(&self, at: &Utf8Path) -> Result<Status, GitError> {
-        let mut found = self.status_of_one(Order::look(at, &STATUS)).await?;
-        let nested = match self.gitlinks(Order::look(at, &LISTED)).await {
+    pub async fn status(&self, at: &Utf8Path) -> Result<WorktreeStatus, GitError> {
+        let mut found = self.status_of_one(GitCommand::look(at, &STATUS)).await?;
+        let nested = match self.gitlinks(GitCommand::look(at, &LISTED)).await {
             // Too long a list to be looked through where no submodules are declared.
             Err(GitError::Flood { .. }) if !at.join(".gitmodules").exists() => Vec::new(),
             nested => nested?,
@@ -200,13 +200,13 @@ impl Git {
             let path = nested.as_str().as_bytes();
             let is_known = found.changes.iter().any(|change| change.path == path);
             if !is_known && self.is_changed_within(&at.join(&nested)).await? {
-                found.changes.push(Change { kind: *b" M", path: path.to_vec() });
+                found.changes.push(ChangedPath { kind: *b" M", path: path.to_vec() });
             }
         }
         Ok(found)
     }
 
-    async fn status_of_one(&self, order: Order<'_>) -> Result<Status, GitError> {
+    async fn status_of_one(&self, order: GitCommand<'_>) -> Result<WorktreeStatus, GitError> {
         Ok(status(&self.run(order).await?))
     }
 
@@ -217,11 +217,12 @@ impl Git {
         while let Some(at) = waiting.pop() {
             seen += 1;
             // What is not looked at may be changed.
-            if seen > MOST_NESTED || !self.status_of_one(Order::look(&at, &STATUS).nested()).await?.is_clean()
+            if seen > MOST_NESTED
+                || !self.status_of_one(GitCommand::look(&at, &STATUS).nested()).await?.is_clean()
             {
                 return Ok(true);
             }
-            let within = self.gitlinks(Order::look(&at, &LISTED).nested()).await?;
+            let within = self.gitlinks(GitCommand::look(&at, &LISTED).nested()).await?;
             waiting.extend(
                 within.into_iter().map(|path| at.join(path)).filter(|path| path.join(".git").exists()),
             );
@@ -240,26 +241,26 @@ impl Git {
             "--no-empty-directory",
             "-z",
         ];
-        let output = self.run(Order::look(at, &asked)).await?;
+        let output = self.run(GitCommand::look(at, &asked)).await?;
         let names = output.split(|byte| *byte == 0).filter(|name| !name.is_empty());
         Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
     /// The worktrees of a repository, the main one first.
-    pub async fn worktrees(&self, at: &Utf8Path) -> Result<Vec<Listed>, GitError> {
-        let output = self.run(Order::look(at, &["worktree", "list", "--porcelain", "-z"])).await?;
+    pub async fn worktrees(&self, at: &Utf8Path) -> Result<Vec<ListedWorktree>, GitError> {
+        let output = self.run(GitCommand::look(at, &["worktree", "list", "--porcelain", "-z"])).await?;
         Ok(listed(&output))
     }
 
     /// Whether one commit is part of another's history.
     pub async fn is_ancestor(&self, at: &Utf8Path, old: &str, new: &str) -> Result<bool, GitError> {
-        Ok(self.ask(Order::look(at, &["merge-base", "--is-ancestor", old, new])).await?.is_some())
+        Ok(self.ask(GitCommand::look(at, &["merge-base", "--is-ancestor", old, new])).await?.is_some())
     }
 
     /// How many commits are in one and not in the other.
     pub async fn count(&self, at: &Utf8Path, base: &str, tip: &str) -> Result<u64, GitError> {
         let range = format!("{base}..{tip}");
-        let output = self.run(Order::look(at, &["rev-list", "--count", &range, "--"])).await?;
+        let output = self.run(GitCommand::look(at, &["rev-list", "--count", &range, "--"])).await?;
         let text = String::from_utf8_lossy(&output).trim().to_owned();
         text.parse().map_err(|_| GitError::Odd { command: "git rev-list --count".to_owned(), what: text })
     }
@@ -270,14 +271,14 @@ impl Git {
             vec!["diff", "--shortstat", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", base];
         asked.extend(tip);
         asked.push("--");
-        let output = self.run(Order::look(at, &asked)).await?;
+        let output = self.run(GitCommand::look(at, &asked)).await?;
         Ok(diffstat(&String::from_utf8_lossy(&output)))
     }
 
     /// What a merge would give, without doing it. Writes objects, which nothing refers to.
     pub async fn forecast(&self, at: &Utf8Path, ours: &str, theirs: &str) -> Result<Forecast, GitError> {
         let asked = ["merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs];
-        let order = Order::change(at, &asked);
+        let order = GitCommand::change(at, &asked);
         let answer = self.once(&order).await?;
         let mut parts = answer.output.split(|byte| *byte == 0);
         let tree = parts.next().unwrap_or_default();
@@ -301,13 +302,13 @@ impl Git {
             return Ok(Vec::new());
         }
         // The index says where they are, and a checked-out one has its own `.git`.
-        let links = self.gitlinks(Order::look(at, &LISTED)).await?;
+        let links = self.gitlinks(GitCommand::look(at, &LISTED)).await?;
         let is_initialised = |path: &Utf8Path| at.join(path).join(".git").exists();
         Ok(links.into_iter().map(|path| Submodule { initialised: is_initialised(&path), path }).collect())
     }
 
     /// Where other repositories stand in a checkout, as its index has it.
-    pub(super) async fn gitlinks(&self, list: Order<'_>) -> Result<Vec<Utf8PathBuf>, GitError> {
+    pub(super) async fn gitlinks(&self, list: GitCommand<'_>) -> Result<Vec<Utf8PathBuf>, GitError> {
         let output = self.run(list).await?;
         let links = output.split(|byte| *byte == 0).filter(|entry| entry.starts_with(b"160000 "));
         links.map(|entry| path(entry.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default())).collect()
@@ -316,18 +317,18 @@ impl Git {
     /// The patterns of a sparse checkout as git lists them; none where everything is checked out.
     pub async fn sparse(&self, at: &Utf8Path) -> Result<Option<String>, GitError> {
         let asked = ["config", "--type=bool", "--get", "core.sparseCheckout"];
-        let on = self.ask(Order::look(at, &asked)).await?;
+        let on = self.ask(GitCommand::look(at, &asked)).await?;
         if on.as_deref() != Some(b"true\n") {
             return Ok(None);
         }
-        let output = self.run(Order::look(at, &["sparse-checkout", "list"])).await?;
+        let output = self.run(GitCommand::look(at, &["sparse-checkout", "list"])).await?;
         Ok(Some(String::from_utf8_lossy(&output).into_owned()))
     }
 
     /// Links to other repositories that one tree has and another has not, or has otherwise.
     pub async fn new_links(&self, at: &Utf8Path, old: &str, new: &str) -> Result<Vec<String>, GitError> {
         let asked = ["diff-tree", "-r", "-z", "--no-renames", "--no-commit-id", old, new];
-        let output = self.run(Order::look(at, &asked)).await?;
+        let output = self.run(GitCommand::look(at, &asked)).await?;
         let mut links = Vec::new();
         let mut parts = output.split(|byte| *byte == 0);
         while let (Some(facts), Some(name)) = (parts.next(), parts.next()) {
@@ -340,22 +341,22 @@ impl Git {
     }
 }
 
-fn status(output: &[u8]) -> Status {
+fn status(output: &[u8]) -> WorktreeStatus {
     let entries = output.split(|byte| *byte == 0).filter(|entry| entry.len() > 3);
-    let change = |entry: &[u8]| Change { kind: [entry[0], entry[1]], path: entry[3..].to_vec() };
-    Status { changes: entries.map(change).collect() }
+    let change = |entry: &[u8]| ChangedPath { kind: [entry[0], entry[1]], path: entry[3..].to_vec() };
+    WorktreeStatus { changes: entries.map(change).collect() }
 }
 
 /// Attributes end with a NUL each, worktrees with one more. One whose path cannot be a record of ours is left
 /// out: it is not ours.
-fn listed(output: &[u8]) -> Vec<Listed> {
-    let mut all: Vec<Listed> = Vec::new();
+fn listed(output: &[u8]) -> Vec<ListedWorktree> {
+    let mut all: Vec<ListedWorktree> = Vec::new();
     let mut usable = false;
     for attribute in output.split(|byte| *byte == 0).filter(|attribute| !attribute.is_empty()) {
         if let Some(name) = attribute.strip_prefix(b"worktree ") {
             let place = path(name);
             usable = place.is_ok();
-            all.extend(place.map(|path| Listed { path, ..Listed::default() }));
+            all.extend(place.map(|path| ListedWorktree { path, ..ListedWorktree::default() }));
             continue;
         }
         let Some(last) = all.last_mut().filter(|_| usable) else { continue };
@@ -396,7 +397,7 @@ mod tests {
     fn a_status_keeps_every_path_as_it_is() {
         let found = status(b" M a b\0?? new\nline/\0?? \xff\0");
         assert_eq!(found.changes.len(), 3);
-        assert_eq!(found.changes[1], Change { kind: *b"??", path: b"new\nline/".to_vec() });
+        assert_eq!(found.changes[1], ChangedPath { kind: *b"??", path: b"new\nline/".to_vec() });
         assert_eq!(found.untracked(), 2);
         assert!(status(b"").is_clean());
     }

@@ -10,8 +10,8 @@ use std::os::fd::AsFd as _;
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 
-use super::private_folder::Private;
-use super::{Git, GitError, Order, folder, object};
+use super::private_folder::PrivateGitFolder;
+use super::{Git, GitCommand, GitError, folder, object};
 
 impl Git {
     /// Checks a submodule out as another checkout of the same repository has it.
@@ -26,7 +26,7 @@ impl Git {
         let own = self.repository(at).await?.own;
         let wanted = format!("HEAD:{submodule}");
         let wanted =
-            self.run(Order::look(at, &["rev-parse", "--verify", "--end-of-options", &wanted])).await?;
+            self.run(GitCommand::look(at, &["rev-parse", "--verify", "--end-of-options", &wanted])).await?;
         let commit = object("git rev-parse", &wanted)?;
         let failed = |error: io::Error| GitError::Odd {
             command: "git submodule update".to_owned(),
@@ -34,13 +34,13 @@ impl Git {
         };
         let place =
             at.canonicalize_utf8().and_then(|at| folder::open(&at.join(submodule))).map_err(failed)?;
-        let private = Private::new(&self.private).map_err(failed)?;
+        let private = PrivateGitFolder::new(&self.private).map_err(failed)?;
         let made = private.path().join("made");
         let clone = ["clone", "--quiet", "--no-checkout", "--", source.as_str(), made.as_str()];
-        self.run(from_this_machine(Order::change(private.path(), &clone).found())).await?;
+        self.run(from_this_machine(GitCommand::change(private.path(), &clone).found())).await?;
         let (git, top) = (made.join(".git"), at.join(submodule));
         let of_made = |args: &[&str]| {
-            let order = Order::change(&top, args).found();
+            let order = GitCommand::change(&top, args).found();
             order
                 .env("GIT_DIR", git.as_str())
                 .env("GIT_WORK_TREE", top.as_str())
@@ -60,7 +60,7 @@ impl Git {
 
     async fn submodule_name(&self, at: &Utf8Path, submodule: &Utf8Path) -> Result<String, GitError> {
         let asked = ["config", "--file", ".gitmodules", "-z", "--get-regexp", r"^submodule\..*\.path$"];
-        let output = self.run(Order::look(at, &asked)).await?;
+        let output = self.run(GitCommand::look(at, &asked)).await?;
         let text = String::from_utf8_lossy(&output).into_owned();
         let named = text.split('\0').filter_map(|entry| entry.split_once('\n'));
         let mut found = named.filter(|(_, path)| *path == submodule.as_str());
@@ -77,7 +77,7 @@ impl Git {
     }
 }
 
-fn from_this_machine(order: Order<'_>) -> Order<'_> {
+fn from_this_machine(order: GitCommand<'_>) -> GitCommand<'_> {
     order.setting("protocol.allow=never".to_owned()).setting("protocol.file.allow=always".to_owned())
 }
 

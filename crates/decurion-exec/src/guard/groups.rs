@@ -20,14 +20,14 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::meter::{Bounds, number_after};
+use super::meter::{SessionBounds, number_after};
 use super::sweep;
 
 /// What the names of our folders begin with.
 const PREFIX: &str = "decurion";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Hierarchy {
     /// The second version: one hierarchy for everything.
     Unified,
     /// The first version has one for each resource.
@@ -36,10 +36,10 @@ enum Kind {
 }
 
 /// Where groups may be made, found while the file systems are as the machine has them.
-pub(super) struct Places(Vec<Place>);
+pub(super) struct Places(Vec<GroupPlace>);
 
-struct Place {
-    kind: Kind,
+struct GroupPlace {
+    kind: Hierarchy,
     /// The folder in which that of the session is made.
     parent: OwnedFd,
     /// The list of processes of the group in which this one began, to go back to.
@@ -53,14 +53,14 @@ impl Places {
             (std::fs::read("/proc/self/mountinfo").ok()?, std::fs::read("/proc/self/cgroup").ok()?);
         let folder = |controller: &str| folder_of(controller, &mounts, &own);
         if let (Some(memory), Some(processes)) = (folder("memory"), folder("pids")) {
-            let found = [(Kind::Memory, memory), (Kind::Processes, processes)];
-            let found = found.map(|(kind, (path, _))| Place::open(kind, &path, &path));
-            let found: Vec<Place> = found.into_iter().collect::<io::Result<_>>().ok()?;
+            let found = [(Hierarchy::Memory, memory), (Hierarchy::Processes, processes)];
+            let found = found.map(|(kind, (path, _))| GroupPlace::open(kind, &path, &path));
+            let found: Vec<GroupPlace> = found.into_iter().collect::<io::Result<_>>().ok()?;
             return Some(Self(found));
         }
         let (own, root) = folder("")?;
         let parent = unified_parent(&own, &root)?;
-        Some(Self(vec![Place::open(Kind::Unified, parent, &own).ok()?]))
+        Some(Self(vec![GroupPlace::open(Hierarchy::Unified, parent, &own).ok()?]))
     }
 }
 
@@ -75,8 +75,8 @@ fn has_controllers(folder: &Path) -> bool {
     ["memory", "pids"].iter().all(|name| enabled.split_ascii_whitespace().any(|found| found == *name))
 }
 
-impl Place {
-    fn open(kind: Kind, parent: &Path, own: &Path) -> io::Result<Self> {
+impl GroupPlace {
+    fn open(kind: Hierarchy, parent: &Path, own: &Path) -> io::Result<Self> {
         let flags = OFlags::CLOEXEC | OFlags::DIRECTORY;
         let parent = rustix::fs::open(parent, flags, Mode::empty())?;
         let home =
@@ -132,24 +132,24 @@ fn least_memory(own: &Path, root: &Path) -> Option<u64> {
 
 /// The groups of one guard.
 pub(super) struct Groups {
-    folders: Rc<[Folder]>,
-    bounds: Bounds,
+    folders: Rc<[GroupFolder]>,
+    bounds: SessionBounds,
     made: u32,
     /// The one of the next reaper, in which the guard is.
-    next: Option<Group>,
+    next: Option<ControlGroup>,
 }
 
 /// The session's folder in one hierarchy.
-struct Folder {
-    place: Place,
+struct GroupFolder {
+    place: GroupPlace,
     name: String,
-    bounds: Bounds,
+    bounds: SessionBounds,
     open: RefCell<OwnedFd>,
 }
 
 impl Groups {
     /// Makes the session's folders and the first group, and moves the guard there. None where that is refused.
-    pub fn make(places: Places, bounds: Bounds) -> Option<Self> {
+    pub fn make(places: Places, bounds: SessionBounds) -> Option<Self> {
         let namespace = rustix::fs::stat("/proc/self/ns/pid").ok()?.st_ino;
         let session = rustix::process::getppid()?;
         let name =
@@ -157,24 +157,24 @@ impl Groups {
         for place in &places.0 {
             remove_stale(place.parent.as_fd(), namespace);
         }
-        let folders = places.0.into_iter().map(|place| Folder::make(place, &name, bounds));
-        let folders: Vec<Folder> = folders.collect::<io::Result<_>>().ok()?;
+        let folders = places.0.into_iter().map(|place| GroupFolder::make(place, &name, bounds));
+        let folders: Vec<GroupFolder> = folders.collect::<io::Result<_>>().ok()?;
         let mut groups = Self { folders: folders.into(), bounds, made: 0, next: None };
         groups.advance();
         groups.next.is_some().then_some(groups)
     }
 
     /// The group that the next reaper will be born in.
-    pub fn next(&self) -> Option<&Group> {
+    pub fn next(&self) -> Option<&ControlGroup> {
         self.next.as_ref()
     }
 
     /// Gives away the group of a reaper that was just born, and moves the guard to a new one. Where that fails there is
     /// no next: the groups are to be given up.
-    pub fn advance(&mut self) -> Option<Group> {
+    pub fn advance(&mut self) -> Option<ControlGroup> {
         self.made += 1;
         let name = format!("{}-{}", rustix::process::getpid(), self.made);
-        let made = Group::make(&self.folders, name, self.bounds).ok();
+        let made = ControlGroup::make(&self.folders, name, self.bounds).ok();
         std::mem::replace(&mut self.next, made)
     }
 }
@@ -192,8 +192,8 @@ impl Drop for Groups {
     }
 }
 
-impl Folder {
-    fn make(place: Place, name: &str, bounds: Bounds) -> io::Result<Self> {
+impl GroupFolder {
+    fn make(place: GroupPlace, name: &str, bounds: SessionBounds) -> io::Result<Self> {
         let open = RefCell::new(place.make(name, bounds)?);
         Ok(Self { place, name: name.to_owned(), bounds, open })
     }
@@ -210,35 +210,35 @@ impl Folder {
     }
 }
 
-impl Place {
+impl GroupPlace {
     /// Makes the session's folder, or takes the one that is there, and bounds it.
-    fn make(&self, name: &str, bounds: Bounds) -> io::Result<OwnedFd> {
+    fn make(&self, name: &str, bounds: SessionBounds) -> io::Result<OwnedFd> {
         let folder = open_new(self.parent.as_fd(), name)?;
         let memory = bounds.memory.to_string();
         match self.kind {
-            Kind::Unified => {
+            Hierarchy::Unified => {
                 set(folder.as_fd(), "cgroup.subtree_control", b"+memory +pids")?;
                 set(folder.as_fd(), "memory.max", memory.as_bytes())?;
                 // It is a bound besides that on memory.
                 set_if_there(folder.as_fd(), "memory.swap.max", b"0")?;
             }
-            Kind::Memory => {
+            Hierarchy::Memory => {
                 // Kernels that know nothing else do not have it, or refuse it.
                 let _ = set(folder.as_fd(), "memory.use_hierarchy", b"1");
                 set(folder.as_fd(), "memory.limit_in_bytes", memory.as_bytes())?;
                 // It is a bound on both together, and cannot be lower than that on memory.
                 set_if_there(folder.as_fd(), "memory.memsw.limit_in_bytes", memory.as_bytes())?;
             }
-            Kind::Processes => {}
+            Hierarchy::Processes => {}
         }
         Ok(folder)
     }
 }
 
 /// The group of one reaper and its commands. Dropping it removes it, once no process is in it.
-pub(super) struct Group {
+pub(super) struct ControlGroup {
     name: String,
-    folders: Rc<[Folder]>,
+    folders: Rc<[GroupFolder]>,
     /// Where the kernel counts the processes that it killed for want of memory.
     pub memory: Option<OwnedFd>,
     /// Where it counts the processes that it refused.
@@ -249,23 +249,23 @@ pub(super) struct Group {
     pub list: Option<OwnedFd>,
 }
 
-impl Group {
+impl ControlGroup {
     /// Makes one and moves this process there.
-    fn make(folders: &Rc<[Folder]>, name: String, bounds: Bounds) -> io::Result<Self> {
+    fn make(folders: &Rc<[GroupFolder]>, name: String, bounds: SessionBounds) -> io::Result<Self> {
         let mut group =
             Self { name, folders: folders.clone(), memory: None, processes: None, bound: None, list: None };
         for folder in folders.iter() {
             let (own, kind) = (folder.make_group(&group.name)?, folder.place.kind);
             let read = |file: &str| openat(&own, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-            if kind != Kind::Memory {
+            if kind != Hierarchy::Memory {
                 let bound = openat(&own, "pids.max", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
                 rustix::io::write(&bound, bounds.processes.to_string().as_bytes())?;
                 group.bound = Some(bound);
                 group.processes = Some(read("pids.events")?);
                 group.list = Some(read("cgroup.procs")?);
             }
-            if kind != Kind::Processes {
-                let file = if kind == Kind::Memory { "memory.oom_control" } else { "memory.events" };
+            if kind != Hierarchy::Processes {
+                let file = if kind == Hierarchy::Memory { "memory.oom_control" } else { "memory.events" };
                 group.memory = Some(read(file)?);
             }
             set(own.as_fd(), "cgroup.procs", b"0")?;
@@ -286,7 +286,7 @@ pub(super) fn stop_forks(bound: &OwnedFd) {
     let _ = rustix::io::write(bound, b"0");
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         for folder in self.folders.iter() {
             let _ = unlinkat(&*folder.open.borrow(), &self.name, AtFlags::REMOVEDIR);
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(found("memory"), None);
     }
 
-    const BOUNDS: Bounds = Bounds { memory: 5 << 20, processes: 7 };
+    const BOUNDS: SessionBounds = SessionBounds { memory: 5 << 20, processes: 7 };
 
     /// A folder of the kernel: files that can be written and read.
     fn folder_with(path: &Path, files: &[(&str, &str)]) {
@@ -382,9 +382,9 @@ mod tests {
         folder_with(&session.join("1-1"), &files);
     }
 
-    fn place(kind: Kind, root: &Path) -> Place {
+    fn place(kind: Hierarchy, root: &Path) -> GroupPlace {
         folder_with(root, &[("cgroup.procs", "")]);
-        Place::open(kind, root, root).unwrap()
+        GroupPlace::open(kind, root, root).unwrap()
     }
 
     #[test]
@@ -393,8 +393,8 @@ mod tests {
         let session = root.path().join("session");
         let read = |name: &str| std::fs::read_to_string(session.join(name)).unwrap();
         unified(&session);
-        let folder = Folder::make(place(Kind::Unified, root.path()), "session", BOUNDS).unwrap();
-        let folders: Rc<[Folder]> = [folder].into();
+        let folder = GroupFolder::make(place(Hierarchy::Unified, root.path()), "session", BOUNDS).unwrap();
+        let folders: Rc<[GroupFolder]> = [folder].into();
         let bounded = [
             ("cgroup.subtree_control", "+memory +pids"),
             ("memory.max", "5242880"),
@@ -402,7 +402,7 @@ mod tests {
         ];
         assert_eq!(bounded.map(|(name, _)| read(name)), bounded.map(|(_, text)| text.to_owned()));
         for round in 0..2 {
-            let group = Group::make(&folders, "1-1".to_owned(), BOUNDS).unwrap();
+            let group = ControlGroup::make(&folders, "1-1".to_owned(), BOUNDS).unwrap();
             assert_eq!((read("1-1/pids.max"), read("1-1/cgroup.procs")), ("7".into(), "0".into()), "{round}");
             assert!(group.memory.is_some() && group.processes.is_some() && group.list.is_some());
             group.stop_forks();
@@ -411,11 +411,11 @@ mod tests {
             std::fs::remove_dir_all(&session).unwrap();
             unified(&session);
         }
-        Group::make(&folders, "1-1".to_owned(), BOUNDS).unwrap();
+        ControlGroup::make(&folders, "1-1".to_owned(), BOUNDS).unwrap();
         assert_eq!(bounded.map(|(name, _)| read(name)), bounded.map(|(_, text)| text.to_owned()));
         // One that cannot be bounded is given up.
         std::fs::remove_dir_all(&session).unwrap();
-        assert!(Group::make(&folders, "1-1".to_owned(), BOUNDS).is_err());
+        assert!(ControlGroup::make(&folders, "1-1".to_owned(), BOUNDS).is_err());
     }
 
     #[test]
@@ -426,7 +426,7 @@ mod tests {
             let names = ["memory.use_hierarchy", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"];
             let names = &names[..if swap { 3 } else { 2 }];
             folder_with(&session, &names.iter().map(|name| (*name, "")).collect::<Vec<_>>());
-            Folder::make(place(Kind::Memory, root.path()), "session", BOUNDS).unwrap();
+            GroupFolder::make(place(Hierarchy::Memory, root.path()), "session", BOUNDS).unwrap();
             for name in &names[1..] {
                 assert_eq!(std::fs::read_to_string(session.join(name)).unwrap(), "5242880", "{name}");
             }

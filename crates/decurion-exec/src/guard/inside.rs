@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::FdFlags;
 
-use super::reaper::{self, Confinement};
-use super::spawn::Program;
+use super::reaper::{self, ChildConfinement};
+use super::spawn::ExecArguments;
 use crate::sandbox::{Form, bubblewrap};
 use crate::sys;
-use crate::wire::{self, Report, Request, Stage};
+use crate::wire::{self, ReaperReport, StartStage, WireRequest};
 
 /// The argument that makes this program the one inside, after those that make it a guard.
 pub(super) const INSIDE: &str = "--inside";
@@ -29,31 +29,31 @@ pub(super) fn run() -> i32 {
     drop(sys::adopt(PROGRAM_NUMBER));
     let _ = rustix::io::fcntl_setfd(&reports, FdFlags::CLOEXEC);
     let (stage, errno) = become_command(request, &reports).unwrap_or_else(|failed| failed);
-    let _ = rustix::io::write(&reports, &Report::Failed(stage, errno).to_bytes());
+    let _ = rustix::io::write(&reports, &ReaperReport::Failed(stage, errno).to_bytes());
     127
 }
 
-fn become_command(request: OwnedFd, reports: &OwnedFd) -> Result<(Stage, i32), (Stage, i32)> {
-    let (request, notes) = read(request).ok_or((Stage::Request, libc::EBADMSG))?;
-    let sandbox = &request.sandbox().ok_or((Stage::Request, libc::EBADMSG))?;
+fn become_command(request: OwnedFd, reports: &OwnedFd) -> Result<(StartStage, i32), (StartStage, i32)> {
+    let (request, notes) = read(request).ok_or((StartStage::Request, libc::EBADMSG))?;
+    let sandbox = &request.sandbox().ok_or((StartStage::Request, libc::EBADMSG))?;
     bubblewrap::verify(sandbox, &notes).map_err(|error| {
         let errno = error.source.raw_os_error().unwrap_or(libc::EINVAL);
-        (Stage::Mounts, wire::path_error(errno, &error.path, sandbox))
+        (StartStage::Mounts, wire::path_error(errno, &error.path, sandbox))
     })?;
     let directory = std::ffi::CStr::from_bytes_with_nul(request.directory());
-    let directory = directory.map_err(|_| (Stage::Directory, libc::EINVAL))?;
-    rustix::process::chdir(directory).map_err(|errno| (Stage::Directory, errno.raw_os_error()))?;
-    let confinement = Confinement::make(sandbox, Form::Bubblewrap)?;
+    let directory = directory.map_err(|_| (StartStage::Directory, libc::EINVAL))?;
+    rustix::process::chdir(directory).map_err(|errno| (StartStage::Directory, errno.raw_os_error()))?;
+    let confinement = ChildConfinement::make(sandbox, Form::Bubblewrap)?;
     let places = reaper::candidates(&request);
-    let program = Program::new(&request, places).ok_or((Stage::Request, libc::EINVAL))?;
+    let program = ExecArguments::new(&request, places).ok_or((StartStage::Request, libc::EINVAL))?;
     reaper::filter_calls(sandbox, Form::Bubblewrap)?;
-    confinement.apply().map_err(|errno| (Stage::Restrictions, errno))?;
-    let _ = rustix::io::write(reports, &Report::Started(0).to_bytes());
-    Ok((Stage::Program, program.run()))
+    confinement.apply().map_err(|errno| (StartStage::Restrictions, errno))?;
+    let _ = rustix::io::write(reports, &ReaperReport::Started(0).to_bytes());
+    Ok((StartStage::Program, program.run()))
 }
 
 /// The request, and what the reaper noted about its paths.
-fn read(request: OwnedFd) -> Option<(Request, Vec<u8>)> {
+fn read(request: OwnedFd) -> Option<(WireRequest, Vec<u8>)> {
     use std::io::{Read as _, Seek as _};
     let mut blob = Vec::new();
     let mut file = std::fs::File::from(request);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::process::{Pid, getpid};
 
-use super::groups::{self, Group};
+use super::groups::{self, ControlGroup};
 use super::sweep;
 use crate::launch::Limit;
 use crate::sys;
@@ -27,13 +27,13 @@ const LIST_NUMBER: i32 = 9;
 
 /// What the commands of a session may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(super) struct SessionBounds {
     /// In bytes. With control groups it is what all commands of the session have together, else what each has.
     pub memory: u64,
     pub processes: u32,
 }
 
-impl Bounds {
+impl SessionBounds {
     /// Three quarters of the memory that this machine, or this container, has.
     pub fn of_machine() -> Self {
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -46,7 +46,7 @@ impl Bounds {
 /// How many processes and threads the user of this process may have so that commands are bounded without control
 /// groups: those that run now, and some more than a command may have, so that a command over its bound can be told from
 /// others. None for root, whom the kernel does not bound this way.
-pub(super) fn user_s_processes(bounds: Bounds) -> Option<u64> {
+pub(super) fn user_s_processes(bounds: SessionBounds) -> Option<u64> {
     let user = rustix::process::geteuid();
     if user.is_root() {
         return None;
@@ -69,7 +69,7 @@ pub(super) fn number_after(text: &str, name: &str) -> Option<u64> {
 
 /// Watches the commands of one reaper.
 pub(super) struct Meter {
-    bounds: Bounds,
+    bounds: SessionBounds,
     counters: Option<Counters>,
 }
 
@@ -88,7 +88,7 @@ struct Counters {
 
 impl Meter {
     /// For a reaper that was born in this group, before it closes what it has from the guard.
-    pub fn new(bounds: Bounds, group: Option<&Group>) -> Self {
+    pub fn new(bounds: SessionBounds, group: Option<&ControlGroup>) -> Self {
         let place = |fd: Option<&OwnedFd>, number| sys::place_owned(fd?, number).ok();
         let counters = group.and_then(|group| {
             Some(Counters {

@@ -17,10 +17,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
 
-use super::groups::Group;
+use super::groups::ControlGroup;
 use super::inside;
-use super::meter::{self, Bounds, Meter};
-use super::spawn::{self, Program, Stack};
+use super::meter::{self, Meter, SessionBounds};
+use super::spawn::{self, ExecArguments, Stack};
 use super::sweep::{self, timespec};
 use crate::launch::{self, Limit};
 use crate::process::Parcel;
@@ -28,8 +28,8 @@ use crate::sandbox::enter::{self, Base};
 use crate::sandbox::filter::{self, Locks, Sockets};
 use crate::sandbox::mounts::{self, View};
 use crate::sandbox::{Form, PathError, Sandbox, bubblewrap, kernel, landlock};
-use crate::sys::{self, Standing};
-use crate::wire::{self, FRAME, HEADER, Order, Report, Request, Stage};
+use crate::sys::{self, ProcessTraits};
+use crate::wire::{self, FRAME, HEADER, ReaperOrder, ReaperReport, StartStage, WireRequest};
 
 /// In a parcel: stdin, stdout, stderr, control, and perhaps the pipe for the directory.
 pub(super) const LEAST_DESCRIPTORS: usize = 4;
@@ -59,21 +59,21 @@ const LEAST_FILE: u64 = 1 << 30;
 const INSIDE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Does all of it and ends the process: with 0 if nothing is left below.
-pub(super) fn run(link: &OwnedFd, guard: Pid, origin: &Origin<'_>) -> ! {
+pub(super) fn run(link: &OwnedFd, guard: Pid, origin: &ReaperOrigin<'_>) -> ! {
     let reap = AssertUnwindSafe(|| reap_all(link, guard, origin));
     let done = std::panic::catch_unwind(reap).unwrap_or(false);
     sys::exit_now(i32::from(!done))
 }
 
 /// What a reaper has from its guard.
-pub(super) struct Origin<'a> {
+pub(super) struct ReaperOrigin<'a> {
     /// Where a parcel goes that is for another reaper.
     pub returns: &'a OwnedFd,
     /// The namespaces of sandboxed commands.
     pub namespaces: Option<&'a Base>,
-    pub bounds: Bounds,
+    pub bounds: SessionBounds,
     /// The control group it is born in.
-    pub group: Option<&'a Group>,
+    pub group: Option<&'a ControlGroup>,
     /// How commands are bounded by themselves.
     pub rank: Rank,
 }
@@ -91,7 +91,7 @@ pub(super) struct Rank {
 
 /// What a command leaves of its reaper.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum After {
+enum ReaperFate {
     /// Ready for the next one, and the guard knows.
     AsNew,
     /// To end, with nothing left below.
@@ -100,61 +100,68 @@ enum After {
     Undone,
 }
 
-impl After {
+impl ReaperFate {
     fn the_end(done: bool) -> Self {
         if done { Self::Done } else { Self::Undone }
     }
 }
 
-fn reap_all(link: &OwnedFd, guard: Pid, origin: &Origin<'_>) -> bool {
+fn reap_all(link: &OwnedFd, guard: Pid, origin: &ReaperOrigin<'_>) -> bool {
     let namespaces = origin.namespaces;
     // The guard has no id in another pid namespace; the end of the link shows that it is gone.
     let guard = namespaces.is_none().then_some(guard);
     let mut meter = Meter::new(origin.bounds, origin.group);
     let Some((link, returns, signals)) = settle(link, origin.returns, guard) else { return true };
     let mut stack = Stack::new();
-    let mut walls = Walls { namespaces, made: None };
-    let reaper = Own { link, returns, signals, standing: Standing::now(), rank: origin.rank };
+    let mut walls = SandboxRules { namespaces, made: None };
+    let reaper = ReaperState { link, returns, signals, standing: ProcessTraits::now(), rank: origin.rank };
     while let Some(parcel) = next_parcel(&reaper.link, &reaper.signals) {
         if walls.are_outdated() {
             give_back(&parcel, &reaper.returns);
             return true;
         }
         match reap_one(parcel, &reaper, &mut stack, &mut walls, &mut meter) {
-            After::AsNew => {}
-            After::Done => return true,
-            After::Undone => return false,
+            ReaperFate::AsNew => {}
+            ReaperFate::Done => return true,
+            ReaperFate::Undone => return false,
         }
     }
     true
 }
 
 /// What a reaper has from its first command to its last.
-struct Own {
+struct ReaperState {
     /// The guard holds the other end, if it has further use for us.
     link: OwnedFd,
     returns: OwnedFd,
     signals: OwnedFd,
     /// As it was before the first.
-    standing: Standing,
+    standing: ProcessTraits,
     rank: Rank,
 }
 
-fn reap_one(parcel: Parcel, own: &Own, stack: &mut Stack, walls: &mut Walls<'_>, meter: &mut Meter) -> After {
+fn reap_one(
+    parcel: Parcel,
+    own: &ReaperState,
+    stack: &mut Stack,
+    walls: &mut SandboxRules<'_>,
+    meter: &mut Meter,
+) -> ReaperFate {
     let mut descriptors = parcel.descriptors;
     let control = descriptors.remove(CONTROL);
     let Some((request, blob)) = read_request(&control) else {
-        report(&control, Report::Failed(Stage::Request, libc::EBADMSG));
-        return After::Done;
+        report(&control, ReaperReport::Failed(StartStage::Request, libc::EBADMSG));
+        return ReaperFate::Done;
     };
-    let start = Start { request: &request, descriptors: &descriptors, control: &control, rank: own.rank };
+    let start =
+        CommandStart { request: &request, descriptors: &descriptors, control: &control, rank: own.rank };
     let begun = match &blob {
         Some(blob) => start.begin_wrapped(stack, blob),
         None => walls.around(&request).and_then(|made| start.begin(stack, made)),
     };
     match begun {
         Ok(main) => {
-            report(&control, Report::Started(main.as_raw_nonzero().get()));
+            report(&control, ReaperReport::Started(main.as_raw_nonzero().get()));
             // The command has its own copies; ours would keep its outputs open.
             drop(descriptors);
             drop(request);
@@ -164,9 +171,9 @@ fn reap_one(parcel: Parcel, own: &Own, stack: &mut Stack, walls: &mut Walls<'_>,
             Watch { control, own, main, status, until, strays, alone, wrapped, meter, look }.finish()
         }
         Err((stage, errno)) => {
-            report(&control, Report::Failed(stage, errno));
+            report(&control, ReaperReport::Failed(stage, errno));
             // A `bwrap` that was ended may leave what it had started, for the guard to end.
-            After::the_end(!has_children())
+            ReaperFate::the_end(!has_children())
         }
     }
 }
@@ -205,7 +212,7 @@ fn settle(link: &OwnedFd, returns: &OwnedFd, guard: Option<Pid>) -> Option<(Owne
 /// all, even if this reaper is killed.
 fn give_back(parcel: &Parcel, returns: &OwnedFd) {
     if let Err(errno) = super::send_parcel(returns, parcel) {
-        report(&parcel.descriptors[CONTROL], Report::Failed(Stage::Fork, errno.raw_os_error()));
+        report(&parcel.descriptors[CONTROL], ReaperReport::Failed(StartStage::Fork, errno.raw_os_error()));
     }
 }
 
@@ -235,7 +242,7 @@ fn only_children_stir(signals: &OwnedFd) -> bool {
 }
 
 /// The request; also its bytes, if another program is to read it.
-fn read_request(control: &OwnedFd) -> Option<(Request, Option<Vec<u8>>)> {
+fn read_request(control: &OwnedFd) -> Option<(WireRequest, Option<Vec<u8>>)> {
     let until = Instant::now() + REQUEST_LIMIT;
     let mut header = [0; HEADER];
     fill(control, &mut header, until)?;
@@ -263,32 +270,33 @@ fn fill(control: &OwnedFd, mut buffer: &mut [u8], until: Instant) -> Option<()> 
 }
 
 /// What a command is started with.
-struct Start<'a> {
-    request: &'a Request,
+struct CommandStart<'a> {
+    request: &'a WireRequest,
     descriptors: &'a [OwnedFd],
     control: &'a OwnedFd,
     rank: Rank,
 }
 
-impl Start<'_> {
+impl CommandStart<'_> {
     /// Starts the command. Gives its id, or where that failed and why.
-    fn begin(&self, stack: &mut Stack, made: Option<&Made>) -> Result<Pid, (Stage, i32)> {
-        let program = Program::new(self.request, candidates(self.request));
-        let program = program.ok_or((Stage::Request, libc::EINVAL))?;
+    fn begin(&self, stack: &mut Stack, made: Option<&SandboxParts>) -> Result<Pid, (StartStage, i32)> {
+        let program = ExecArguments::new(self.request, candidates(self.request));
+        let program = program.ok_or((StartStage::Request, libc::EINVAL))?;
         let apply = || made.map_or(Ok(()), |made| made.confinement.apply());
         self.spawn(stack, &program, made.map(|made| made.only_reads), &apply)
     }
 
     /// The same for a sandbox that `bwrap` makes. Waits until the program inside of it has become the command.
-    fn begin_wrapped(&self, stack: &mut Stack, blob: &[u8]) -> Result<Pid, (Stage, i32)> {
-        let sandbox = &self.request.sandbox().ok_or((Stage::Request, libc::EBADMSG))?;
+    fn begin_wrapped(&self, stack: &mut Stack, blob: &[u8]) -> Result<Pid, (StartStage, i32)> {
+        let sandbox = &self.request.sandbox().ok_or((StartStage::Request, libc::EBADMSG))?;
         let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
-        let failed = |error| (Stage::Restrictions, number(error));
-        let at =
-            |PathError { path, source }| (Stage::Mounts, wire::path_error(number(source), &path, sandbox));
+        let failed = |error| (StartStage::Restrictions, number(error));
+        let at = |PathError { path, source }| {
+            (StartStage::Mounts, wire::path_error(number(source), &path, sandbox))
+        };
         let blob = [blob, &bubblewrap::note(sandbox).map_err(at)?].concat();
         let arguments = bubblewrap::arguments(sandbox).map_err(at)?;
-        let place = bubblewrap::find().ok_or((Stage::Restrictions, libc::ENOENT))?;
+        let place = bubblewrap::find().ok_or((StartStage::Restrictions, libc::ENOENT))?;
         let own = std::fs::File::open("/proc/self/exe").map_err(failed)?;
         let (reports, their_reports) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|errno| failed(errno.into()))?;
@@ -296,7 +304,7 @@ impl Start<'_> {
         let given: [OwnedFd; 4] = [arguments, own.into(), blob, their_reports];
         let argv = wrapped_arguments();
         let place = [place.as_os_str().as_bytes(), b"\0"].concat();
-        let program = Program::bare(place, &argv).ok_or((Stage::Request, libc::EINVAL))?;
+        let program = ExecArguments::bare(place, &argv).ok_or((StartStage::Request, libc::EINVAL))?;
         let main = self.spawn(stack, &program, Some(sandbox.only_reads()), &|| {
             // `bwrap` refuses to run with some of an ordinary user's capabilities.
             let _ = rustix::thread::clear_ambient_capability_set();
@@ -311,13 +319,13 @@ impl Start<'_> {
     }
 
     /// Waits for what the program inside reports: that it becomes the command now, and then nothing.
-    fn wait_inside(&self, reports: &OwnedFd) -> Result<(), (Stage, i32)> {
+    fn wait_inside(&self, reports: &OwnedFd) -> Result<(), (StartStage, i32)> {
         let until = Instant::now() + REQUEST_LIMIT;
         let mut bytes = Vec::new();
         loop {
             let ready = poll(&mut [PollFd::new(reports, PollFlags::IN)], Some(&timespec(INSIDE_PAUSE)));
             if ready == Ok(0) && (abandoned(self.control) || until <= Instant::now()) {
-                return Err((Stage::Setup, libc::ECANCELED));
+                return Err((StartStage::Setup, libc::ECANCELED));
             }
             let mut piece = [0_u8; 2 * FRAME];
             let length = match ready {
@@ -330,11 +338,11 @@ impl Start<'_> {
             bytes.extend_from_slice(&piece[..length]);
         }
         let frames = bytes.chunks_exact(FRAME);
-        match frames.filter_map(|frame| Report::from_bytes(frame.try_into().ok()?)).next_back() {
-            Some(Report::Started(_)) => Ok(()),
-            Some(Report::Failed(stage, errno)) => Err((stage, errno)),
+        match frames.filter_map(|frame| ReaperReport::from_bytes(frame.try_into().ok()?)).next_back() {
+            Some(ReaperReport::Started(_)) => Ok(()),
+            Some(ReaperReport::Failed(stage, errno)) => Err((stage, errno)),
             // `bwrap` itself failed.
-            _ => Err((Stage::Restrictions, libc::ECHILD)),
+            _ => Err((StartStage::Restrictions, libc::ECHILD)),
         }
     }
 
@@ -343,25 +351,26 @@ impl Start<'_> {
     fn spawn(
         &self,
         stack: &mut Stack,
-        program: &Program<'_>,
+        program: &ExecArguments<'_>,
         only_reads: Option<bool>,
         last: &impl Fn() -> Result<(), i32>,
-    ) -> Result<Pid, (Stage, i32)> {
+    ) -> Result<Pid, (StartStage, i32)> {
         let reaper = rustix::process::getpid();
         let failure = Cell::new(None);
         let started = spawn::spawn(stack, &|| {
             let _ = rustix::process::setpriority_process(None, self.rank.niceness);
             failure.set(Some(match self.prepare(reaper, only_reads) {
                 // While we were blocked, perhaps by a directory that does not answer, no order was read.
-                Ok(()) if abandoned(self.control) => (Stage::Setup, libc::ECANCELED),
+                Ok(()) if abandoned(self.control) => (StartStage::Setup, libc::ECANCELED),
                 Ok(()) => match last() {
-                    Ok(()) => (Stage::Program, program.run()),
-                    Err(errno) => (Stage::Restrictions, errno),
+                    Ok(()) => (StartStage::Program, program.run()),
+                    Err(errno) => (StartStage::Restrictions, errno),
                 },
                 Err((stage, errno)) => (stage, errno.raw_os_error()),
             }));
         });
-        let main = started.map_err(|error| (Stage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        let main =
+            started.map_err(|error| (StartStage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
         let Some(failed) = failure.get() else { return Ok(main) };
         // It has ended, or is about to; there is no other process below.
         while let Err(Errno::INTR) = rustix::process::waitpid(Some(main), WaitOptions::empty()) {}
@@ -369,9 +378,9 @@ impl Start<'_> {
     }
 
     /// In the command's process, before it becomes the program; so without allocating.
-    fn prepare(&self, reaper: Pid, only_reads: Option<bool>) -> Result<(), (Stage, Errno)> {
+    fn prepare(&self, reaper: Pid, only_reads: Option<bool>) -> Result<(), (StartStage, Errno)> {
         let request = self.request;
-        let setup = |errno| (Stage::Setup, errno);
+        let setup = |errno| (StartStage::Setup, errno);
         // Without the control socket they are in the order of their numbers; all else closes by itself.
         for (fd, number) in self.descriptors.iter().zip(0..=REPORT_NUMBER) {
             sys::place(fd, number)
@@ -387,8 +396,8 @@ impl Start<'_> {
             rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
         }
         let directory = std::ffi::CStr::from_bytes_with_nul(request.directory());
-        let directory = directory.map_err(|_| (Stage::Directory, Errno::INVAL))?;
-        rustix::process::chdir(directory).map_err(|errno| (Stage::Directory, errno))?;
+        let directory = directory.map_err(|_| (StartStage::Directory, Errno::INVAL))?;
+        rustix::process::chdir(directory).map_err(|errno| (StartStage::Directory, errno))?;
         if let Some(most) = only_reads.map(most_file_bytes) {
             lower(Resource::Fsize, most).map_err(setup)?;
         }
@@ -425,7 +434,7 @@ fn abandoned(control: &OwnedFd) -> bool {
 }
 
 /// The paths at which the program may be, each with its closing NUL.
-pub(super) fn candidates(request: &Request) -> Vec<Vec<u8>> {
+pub(super) fn candidates(request: &WireRequest) -> Vec<Vec<u8>> {
     let program = request.program();
     if program.contains(&b'/') {
         return vec![[program, b"\0"].concat()];
@@ -451,7 +460,7 @@ fn lower(resource: Resource, value: u64) -> Result<(), Errno> {
     rustix::process::setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
 }
 
-fn limit(request: &Request, rank: Rank) -> Result<(), Errno> {
+fn limit(request: &WireRequest, rank: Rank) -> Result<(), Errno> {
     let numbers = request.numbers;
     // With 0 the kernel still hands the memory to a program that the system names for it; with 1 it does neither.
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) })?;
@@ -470,68 +479,68 @@ fn limit(request: &Request, rank: Rank) -> Result<(), Errno> {
 }
 
 /// What sandboxes a reaper's commands, which all have the same sandbox.
-struct Walls<'a> {
+struct SandboxRules<'a> {
     /// None where the system refuses them.
     namespaces: Option<&'a Base>,
     /// For the commands before.
-    made: Option<Made>,
+    made: Option<SandboxParts>,
 }
 
 /// What was made for a sandbox, to be used again.
-struct Made {
+struct SandboxParts {
     /// The sandbox as it was asked for.
     part: Vec<u8>,
     /// Whether it lets commands write nothing but their private folder.
     only_reads: bool,
-    basis: Basis,
-    confinement: Confinement,
+    basis: ReaperBasis,
+    confinement: ChildConfinement,
 }
 
 /// What it depends on.
-enum Basis {
+enum ReaperBasis {
     /// A view of the files. A filtered process cannot make another.
     View(View),
     /// Can be made again.
-    Rules(landlock::Basis),
+    Rules(landlock::RulesetInputs),
 }
 
-impl Walls<'_> {
+impl SandboxRules<'_> {
     /// Whether the next command needs another reaper.
     fn are_outdated(&self) -> bool {
-        self.made.as_ref().is_some_and(|made| matches!(&made.basis, Basis::View(view) if !view.holds()))
+        self.made.as_ref().is_some_and(|made| matches!(&made.basis, ReaperBasis::View(view) if !view.holds()))
     }
 
     /// Makes the command's view of the files, and what is needed to restrict its process. None for one without a sandbox.
-    fn around(&mut self, request: &Request) -> Result<Option<&Made>, (Stage, i32)> {
+    fn around(&mut self, request: &WireRequest) -> Result<Option<&SandboxParts>, (StartStage, i32)> {
         let part = request.sandbox_part();
         if self.made.as_ref().is_some_and(|made| Some(made.part.as_slice()) != part) {
             // The guard tells sandboxes apart by their numbers. Should two have the same, neither gets the other.
-            return Err((Stage::Request, libc::EBADMSG));
+            return Err((StartStage::Request, libc::EBADMSG));
         }
         let Some(part) = part else { return Ok(None) };
-        let holds = |made: &Made| !matches!(&made.basis, Basis::Rules(rules) if !rules.holds());
+        let holds = |made: &SandboxParts| !matches!(&made.basis, ReaperBasis::Rules(rules) if !rules.holds());
         if !self.made.as_ref().is_some_and(holds) {
-            let sandbox = request.sandbox().ok_or((Stage::Request, libc::EBADMSG))?;
+            let sandbox = request.sandbox().ok_or((StartStage::Request, libc::EBADMSG))?;
             let (basis, confinement) = self.make(&sandbox)?;
             let (part, only_reads) = (part.to_vec(), sandbox.only_reads());
-            self.made = Some(Made { part, only_reads, basis, confinement });
+            self.made = Some(SandboxParts { part, only_reads, basis, confinement });
         }
         Ok(self.made.as_ref())
     }
 
-    fn make(&self, sandbox: &Sandbox) -> Result<(Basis, Confinement), (Stage, i32)> {
+    fn make(&self, sandbox: &Sandbox) -> Result<(ReaperBasis, ChildConfinement), (StartStage, i32)> {
         let number = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
         let (basis, form) = match self.namespaces {
             Some(base) => {
-                enter::give_own().map_err(|error| (Stage::Mounts, number(&error)))?;
+                enter::give_own().map_err(|error| (StartStage::Mounts, number(&error)))?;
                 let view = mounts::make(sandbox, base).map_err(|error| {
-                    (Stage::Mounts, wire::path_error(number(&error.source), &error.path, sandbox))
+                    (StartStage::Mounts, wire::path_error(number(&error.source), &error.path, sandbox))
                 })?;
-                (Basis::View(view), Form::Namespaces)
+                (ReaperBasis::View(view), Form::Namespaces)
             }
-            None => (Basis::Rules(landlock::Basis::take(sandbox)), Form::Landlock),
+            None => (ReaperBasis::Rules(landlock::RulesetInputs::take(sandbox)), Form::Landlock),
         };
-        let confinement = Confinement::make(sandbox, form)?;
+        let confinement = ChildConfinement::make(sandbox, form)?;
         if self.made.is_none() {
             // Here and not in each command, because the kernel compiles it each time.
             filter_calls(sandbox, form)?;
@@ -541,19 +550,19 @@ impl Walls<'_> {
 }
 
 /// What a sandboxed command's process does to itself just before it becomes the program.
-pub(super) struct Confinement {
+pub(super) struct ChildConfinement {
     ruleset: Option<OwnedFd>,
 }
 
-impl Confinement {
+impl ChildConfinement {
     /// Called where the command's view of the files is.
-    pub fn make(sandbox: &Sandbox, form: Form) -> Result<Self, (Stage, i32)> {
+    pub fn make(sandbox: &Sandbox, form: Form) -> Result<Self, (StartStage, i32)> {
         let ruleset = landlock::ruleset(sandbox, form).map_err(|error| {
             let errno = error.source.raw_os_error().unwrap_or(libc::EINVAL);
-            (Stage::Mounts, wire::path_error(errno, &error.path, sandbox))
+            (StartStage::Mounts, wire::path_error(errno, &error.path, sandbox))
         })?;
         if ruleset.is_none() && form == Form::Landlock {
-            return Err((Stage::Restrictions, libc::EOPNOTSUPP));
+            return Err((StartStage::Restrictions, libc::EOPNOTSUPP));
         }
         Ok(Self { ruleset })
     }
@@ -569,8 +578,8 @@ impl Confinement {
 
 /// Lets this process, and all that it starts, make only the system calls of a sandboxed command from now on, and gain no
 /// rights by programs.
-pub(super) fn filter_calls(sandbox: &Sandbox, form: Form) -> Result<(), (Stage, i32)> {
-    let failed = |errno| (Stage::Restrictions, errno);
+pub(super) fn filter_calls(sandbox: &Sandbox, form: Form) -> Result<(), (StartStage, i32)> {
+    let failed = |errno| (StartStage::Restrictions, errno);
     let sockets = Sockets { internet: sandbox.network, unix: sandbox.unix_sockets };
     let locks = if sandbox.only_reads() { Locks::Pretended } else { Locks::Held };
     let filter = filter::compile(sockets, locks, form).ok_or(failed(libc::ENOSYS))?;
@@ -582,7 +591,7 @@ pub(super) fn filter_calls(sandbox: &Sandbox, form: Form) -> Result<(), (Stage, 
 struct Watch<'a> {
     /// Decurion holds the other end (and the guard a copy of this one).
     control: OwnedFd,
-    own: &'a Own,
+    own: &'a ReaperState,
     main: Pid,
     status: Option<WaitStatus>,
     /// While the command is being asked to end: when asking is over.
@@ -600,7 +609,7 @@ struct Watch<'a> {
 
 /// Why the watch is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Over {
+enum WatchEnd {
     Ended,
     /// It was asked to end and has not.
     Overdue,
@@ -613,42 +622,42 @@ enum Over {
 }
 
 impl Watch<'_> {
-    fn finish(mut self) -> After {
+    fn finish(mut self) -> ReaperFate {
         match self.watch() {
-            Over::Ended => self.ended(),
-            Over::Overdue => {
+            WatchEnd::Ended => self.ended(),
+            WatchEnd::Overdue => {
                 let done = self.sweep();
                 self.report_status(true);
-                After::the_end(done)
+                ReaperFate::the_end(done)
             }
-            Over::Excessive(limit) => {
+            WatchEnd::Excessive(limit) => {
                 let done = self.sweep();
-                report(&self.control, Report::OverLimit { limit, clean: true });
-                After::the_end(done)
+                report(&self.control, ReaperReport::OverLimit { limit, clean: true });
+                ReaperFate::the_end(done)
             }
-            Over::GuardLost => {
+            WatchEnd::GuardLost => {
                 let done = self.sweep();
-                report(&self.control, Report::Unknown);
-                After::the_end(done)
+                report(&self.control, ReaperReport::Unknown);
+                ReaperFate::the_end(done)
             }
-            Over::Abandoned => After::the_end(self.sweep()),
+            WatchEnd::Abandoned => ReaperFate::the_end(self.sweep()),
         }
     }
 
-    fn ended(mut self) -> After {
+    fn ended(mut self) -> ReaperFate {
         let clean = !self.bury();
         // The guard is told before Decurion, so that we are ready once Decurion knows of the end.
         let ready = clean && self.as_new() && offer(&self.own.link);
         self.report_status(clean);
         if ready {
-            return After::AsNew;
+            return ReaperFate::AsNew;
         }
         let done = clean || {
             let done = self.sweep();
-            report(&self.control, Report::Swept);
+            report(&self.control, ReaperReport::Swept);
             done
         };
-        After::the_end(done)
+        ReaperFate::the_end(done)
     }
 
     /// Whether the command did nothing that could affect the next one. Without children left, no process of it can act
@@ -658,12 +667,12 @@ impl Watch<'_> {
             && self.until.is_none()
             && self.status.is_some()
             && only_children_stir(&self.own.signals)
-            && Standing::now() == self.own.standing
+            && ProcessTraits::now() == self.own.standing
             // It goes with its namespace, and that with us.
             && !(self.alone && sys::has_shared_by_number())
     }
 
-    fn watch(&mut self) -> Over {
+    fn watch(&mut self) -> WatchEnd {
         loop {
             let (ordered, signalled) = self.wait();
             if signalled && let Some(over) = self.take_signals() {
@@ -671,16 +680,16 @@ impl Watch<'_> {
             }
             // While it is being asked to end, what it left has the rest of the time to end too.
             if self.status.is_some() && (self.until.is_none() || !self.bury()) {
-                return Over::Ended;
+                return WatchEnd::Ended;
             }
             if ordered && !self.take_order() {
-                return Over::Abandoned;
+                return WatchEnd::Abandoned;
             }
             if self.until.is_some_and(|until| until <= Instant::now()) {
-                return Over::Overdue;
+                return WatchEnd::Overdue;
             }
             if let Some(limit) = self.look_at_use() {
-                return Over::Excessive(limit);
+                return WatchEnd::Excessive(limit);
             }
         }
     }
@@ -717,7 +726,7 @@ impl Watch<'_> {
         let mut bytes = [0; FRAME];
         match rustix::net::recv(&self.control, &mut bytes, RecvFlags::DONTWAIT) {
             Ok((FRAME, _)) => {
-                if let Some(Order::Stop(grace)) = Order::from_bytes(bytes) {
+                if let Some(ReaperOrder::Stop(grace)) = ReaperOrder::from_bytes(bytes) {
                     self.ask_to_end(grace);
                 }
                 true
@@ -759,9 +768,9 @@ impl Watch<'_> {
         }
     }
 
-    fn take_signals(&mut self) -> Option<Over> {
+    fn take_signals(&mut self) -> Option<WatchEnd> {
         if !only_children_stir(&self.own.signals) {
-            return Some(Over::GuardLost);
+            return Some(WatchEnd::GuardLost);
         }
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let ended = matches!(rustix::process::waitid(WaitId::Pid(self.main), peek), Ok(Some(_)));
@@ -817,17 +826,17 @@ impl Watch<'_> {
         report(
             &self.control,
             match (exit, limit) {
-                (Some(launch::Exit::Code(0)), _) => Report::Exited { code: 0, clean },
-                (Some(_), Some(limit)) => Report::OverLimit { limit, clean },
-                (Some(launch::Exit::Code(code)), _) => Report::Exited { code, clean },
-                (Some(launch::Exit::Signal(signal)), _) => Report::Signalled { signal, clean },
-                _ => Report::Unknown,
+                (Some(launch::Exit::Code(0)), _) => ReaperReport::Exited { code: 0, clean },
+                (Some(_), Some(limit)) => ReaperReport::OverLimit { limit, clean },
+                (Some(launch::Exit::Code(code)), _) => ReaperReport::Exited { code, clean },
+                (Some(launch::Exit::Signal(signal)), _) => ReaperReport::Signalled { signal, clean },
+                _ => ReaperReport::Unknown,
             },
         );
     }
 }
 
-fn report(control: &OwnedFd, report: Report) {
+fn report(control: &OwnedFd, report: ReaperReport) {
     // The receiver may be gone.
     let _ = rustix::net::send(control, &report.to_bytes(), SendFlags::NOSIGNAL);
 }

@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use super::groups::{Group, Groups, Places};
-use super::meter::{self, Bounds};
+use super::groups::{ControlGroup, Groups, Places};
+use super::meter::{self, SessionBounds};
 use super::reaper::Rank;
 use super::sweep::{self, FIRST_PAUSE, LONGEST_PAUSE, timespec};
 use super::{inside, reaper, receive_parcel, send_message, send_parcel};
@@ -41,19 +41,19 @@ const STOPS_FORGIVEN: u8 = 3;
 pub fn serve() -> ! {
     let last = std::env::args_os().next_back().unwrap_or_default();
     let sandbox = match last.to_str() {
-        Some(super::SANDBOX) => Some(enter::Network::Own),
-        Some(super::SANDBOX_OPEN) => Some(enter::Network::Open),
+        Some(super::SANDBOX) => Some(enter::NamespaceNetwork::Own),
+        Some(super::SANDBOX_OPEN) => Some(enter::NamespaceNetwork::Open),
         _ => None,
     };
     if last.to_str() == Some(inside::INSIDE) {
         sys::exit_now(inside::run());
     }
     // A panic here must end as the loss of the guard, which the reapers and Decurion know how to handle.
-    let run = || Server::open(sandbox).map_or(70, Server::run);
+    let run = || GuardServer::open(sandbox).map_or(70, GuardServer::run);
     sys::exit_now(std::panic::catch_unwind(run).unwrap_or(70))
 }
 
-struct Server {
+struct GuardServer {
     /// Decurion holds the other end; its closing is the order to end everything.
     socket: OwnedFd,
     signals: OwnedFd,
@@ -67,7 +67,7 @@ struct Server {
     /// The namespaces it lives in, for the guard of sandboxed commands.
     namespaces: Option<Base>,
     /// What commands may use.
-    bounds: Bounds,
+    bounds: SessionBounds,
     /// Where the system lets us make some.
     groups: Option<Groups>,
     /// How commands are bounded by themselves.
@@ -85,7 +85,7 @@ struct Reaper {
     /// Where its next command goes, and where it offers itself for it; `None` if it is to have no other.
     link: Option<OwnedFd>,
     stops: u8,
-    group: Option<Group>,
+    group: Option<ControlGroup>,
 }
 
 impl Reaper {
@@ -108,8 +108,8 @@ impl Reaper {
     }
 }
 
-impl Server {
-    fn open(sandbox: Option<enter::Network>) -> Option<Self> {
+impl GuardServer {
+    fn open(sandbox: Option<enter::NamespaceNetwork>) -> Option<Self> {
         let socket = sys::adopt(0)?;
         // What a careless parent of Decurion left open is not for commands. Nothing else is open yet.
         sys::close_range(3, u32::MAX);
@@ -128,7 +128,7 @@ impl Server {
         let signals = reserve_low_numbers().and_then(|()| sys::signal_queue(&ends).ok())?;
         let returned = pair().ok()?;
         // The first while the file systems are as the machine has them.
-        let (places, bounds) = (Places::find(), bounds_asked().unwrap_or_else(Bounds::of_machine));
+        let (places, bounds) = (Places::find(), bounds_asked().unwrap_or_else(SessionBounds::of_machine));
         let (namespaces, listener) = match sandbox.map(enter::enter).transpose() {
             Ok(entered) => entered.map_or((None, None), |(base, listener)| (Some(base), listener)),
             Err(error) => {
@@ -266,7 +266,7 @@ impl Server {
             self.reapers.push(reaper);
             return;
         }
-        let origin = reaper::Origin {
+        let origin = reaper::ReaperOrigin {
             returns: &self.returned.1,
             namespaces: self.namespaces.as_ref(),
             bounds: self.bounds,
@@ -285,7 +285,7 @@ impl Server {
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
-                let report = wire::Report::Failed(wire::Stage::Fork, errno).to_bytes();
+                let report = wire::ReaperReport::Failed(wire::StartStage::Fork, errno).to_bytes();
                 let _ = rustix::net::send(&control, &report, SendFlags::NOSIGNAL);
             }
         }
@@ -374,16 +374,16 @@ fn rise_above_commands(processes: Option<u64>) -> Rank {
 }
 
 /// The bounds that the guard was given, as `--bounds=BYTES,PROCESSES`.
-fn bounds_asked() -> Option<Bounds> {
+fn bounds_asked() -> Option<SessionBounds> {
     let given = std::env::args_os().find_map(|argument| {
         argument.to_str().and_then(|argument| argument.strip_prefix(super::BOUNDS)).map(str::to_owned)
     })?;
     let (memory, processes) = given.split_once(',')?;
-    Some(Bounds { memory: memory.parse().ok()?, processes: processes.parse().ok()? })
+    Some(SessionBounds { memory: memory.parse().ok()?, processes: processes.parse().ok()? })
 }
 
 /// Makes a reaper for a parcel. Gives its id and the way to it.
-fn hand_to_new(parcel: &Parcel, origin: &reaper::Origin<'_>) -> io::Result<(Pid, OwnedFd)> {
+fn hand_to_new(parcel: &Parcel, origin: &reaper::ReaperOrigin<'_>) -> io::Result<(Pid, OwnedFd)> {
     let (ours, theirs) = pair()?;
     send_parcel(&ours, parcel)?;
     let guard = rustix::process::getpid();
@@ -424,9 +424,9 @@ mod tests {
         (Reaper { pid, sandbox, control, link: Some(ours), stops: 0, group: None }, theirs)
     }
 
-    fn server(reapers: Vec<Reaper>) -> Server {
+    fn server(reapers: Vec<Reaper>) -> GuardServer {
         let (socket, signals) = pair().unwrap();
-        Server {
+        GuardServer {
             socket,
             signals,
             returned: pair().unwrap(),
@@ -434,7 +434,7 @@ mod tests {
             orphans: None,
             rest: REST,
             namespaces: None,
-            bounds: Bounds::of_machine(),
+            bounds: SessionBounds::of_machine(),
             groups: None,
             rank: Rank { niceness: 0, lower: 0, processes: None },
         }
@@ -480,7 +480,7 @@ mod tests {
         let idle = (3..=MOST_KEPT as u64).map(|sandbox| example(sandbox, true));
         let (reapers, _ends): (Vec<_>, Vec<_>) = busy.chain(idle).unzip();
         let mut server = server(reapers);
-        let kept = |server: &Server| -> Vec<u64> {
+        let kept = |server: &GuardServer| -> Vec<u64> {
             let kept = server.reapers.iter().filter(|reaper| reaper.link.is_some());
             kept.map(|reaper| reaper.sandbox).collect()
         };

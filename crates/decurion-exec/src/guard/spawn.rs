@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use rustix::process::Pid;
 
 use crate::sys;
-use crate::wire::Request;
+use crate::wire::WireRequest;
 
 /// Far more than the few calls before the program begins need; only what is used is ever touched.
 const STACK: usize = 256 << 10;
@@ -52,16 +52,16 @@ pub(super) fn spawn<F: Fn()>(stack: &mut Stack, work: &F) -> io::Result<Pid> {
 }
 
 /// A program with its arguments and environment, in the form the kernel takes.
-pub(super) struct Program<'a> {
+pub(super) struct ExecArguments<'a> {
     places: Vec<Vec<u8>>,
     argv: Vec<*const c_char>,
     envp: Vec<*const c_char>,
-    _strings: PhantomData<&'a Request>,
+    _strings: PhantomData<&'a WireRequest>,
 }
 
-impl<'a> Program<'a> {
+impl<'a> ExecArguments<'a> {
     /// `None` if a string does not end with a NUL. `places` are where the program may be.
-    pub fn new(request: &'a Request, places: Vec<Vec<u8>>) -> Option<Self> {
+    pub fn new(request: &'a WireRequest, places: Vec<Vec<u8>>) -> Option<Self> {
         let whole = places.iter().all(|place| terminated(place).is_some());
         let argv = request.argv().map(terminated).chain([Some(std::ptr::null())]).collect::<Option<_>>()?;
         let envp = request.envp().map(terminated).chain([Some(std::ptr::null())]).collect::<Option<_>>()?;

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::enter::KEPT;
-use super::mounts::{Plan, TEMPORARY, covered, existing, plan};
+use super::mounts::{PathPlan, TEMPORARY, covered, existing, plan};
 use super::{PathError, Sandbox, at};
 use crate::guard::timespec;
 
@@ -131,8 +131,8 @@ pub(crate) fn arguments(sandbox: &Sandbox) -> Result<Vec<u8>, PathError> {
 }
 
 /// The plan of the view, without symbolic links: `bwrap` follows them.
-fn steps(sandbox: &Sandbox) -> Vec<(&Path, Plan)> {
-    plan(sandbox).into_iter().filter(|(_, plan)| *plan != Plan::PinLink).collect()
+fn steps(sandbox: &Sandbox) -> Vec<(&Path, PathPlan)> {
+    plan(sandbox).into_iter().filter(|(_, plan)| *plan != PathPlan::PinLink).collect()
 }
 
 /// Adds what is not as it is outside. Gives the hidden folders, which are empty and still to be made read-only.
@@ -142,27 +142,27 @@ fn add_view<'a>(list: &mut Arguments, sandbox: &'a Sandbox) -> Result<Vec<&'a Pa
         TEMPORARY.iter().filter(|_| sandbox.tmp.is_some()).map(|path| Path::new(*path)).collect();
     let steps = steps(sandbox);
     for (path, change) in &steps {
-        if let (Plan::Show, Ok(target)) = (change, std::fs::read_link(path)) {
+        if let (PathPlan::Show, Ok(target)) = (change, std::fs::read_link(path)) {
             list.bind("--symlink", &target, path);
             continue;
         }
         let Some(place) = existing(path).map_err(at(path))? else { continue };
         // Everything is bound from the files outside, so a step must not bring back what a step above it covered.
         let above = steps.iter().filter(|(above, plan)| {
-            *plan != Plan::Pin && path.starts_with(above) && (above != path || plan < change)
+            *plan != PathPlan::Pin && path.starts_with(above) && (above != path || plan < change)
         });
         let covers =
-            temporary.iter().filter(|above| path.starts_with(above)).map(|above| (*above, Plan::Hide));
+            temporary.iter().filter(|above| path.starts_with(above)).map(|above| (*above, PathPlan::Hide));
         let nearest =
             above.copied().chain(covers).max_by_key(|(above, plan)| (above.components().count(), *plan));
         let nearest = nearest.map(|(_, plan)| plan);
         match change {
-            Plan::Write => list.bind("--bind", path, path),
-            Plan::PinLink => {}
-            Plan::Pin | Plan::ReadOnly | Plan::Hide if nearest == Some(Plan::Hide) => {}
-            Plan::Pin if nearest == Some(Plan::Write) => list.bind("--bind", path, path),
-            Plan::Show | Plan::Pin | Plan::ReadOnly => list.bind("--ro-bind", path, path),
-            Plan::Hide => {
+            PathPlan::Write => list.bind("--bind", path, path),
+            PathPlan::PinLink => {}
+            PathPlan::Pin | PathPlan::ReadOnly | PathPlan::Hide if nearest == Some(PathPlan::Hide) => {}
+            PathPlan::Pin if nearest == Some(PathPlan::Write) => list.bind("--bind", path, path),
+            PathPlan::Show | PathPlan::Pin | PathPlan::ReadOnly => list.bind("--ro-bind", path, path),
+            PathPlan::Hide => {
                 let about = rustix::fs::fstat(&place).map_err(|errno| at(path)(errno.into()))?;
                 let kind = rustix::fs::FileType::from_raw_mode(about.st_mode);
                 if kind == rustix::fs::FileType::Directory {
@@ -185,9 +185,9 @@ const LINK: [u8; NOTE] = [0xFF; NOTE];
 /// Notes what each path of the view is outside, for [`verify`].
 pub(crate) fn note(sandbox: &Sandbox) -> Result<Vec<u8>, PathError> {
     let temporary = sandbox.tmp.iter().chain(&sandbox.shown_tmp).map(PathBuf::as_path);
-    let paths = steps(sandbox).into_iter().chain(temporary.map(|path| (path, Plan::Write)));
+    let paths = steps(sandbox).into_iter().chain(temporary.map(|path| (path, PathPlan::Write)));
     let note = |(path, plan)| match plan {
-        Plan::Show if Path::is_symlink(path) => Ok(LINK),
+        PathPlan::Show if Path::is_symlink(path) => Ok(LINK),
         _ => note_of(path).map_err(at(path)),
     };
     let notes: Result<Vec<_>, _> = paths.map(note).collect();
@@ -202,21 +202,21 @@ pub(crate) fn verify(sandbox: &Sandbox, notes: &[u8]) -> Result<(), PathError> {
     let mut notes = notes.chunks_exact(NOTE);
     for (path, change) in &steps {
         let outside = notes.next().ok_or_else(|| wrong(path))?;
-        if *change == Plan::Show && outside == LINK {
+        if *change == PathPlan::Show && outside == LINK {
             continue;
         }
         let inside = note_of(path).map_err(at(path))?;
         let is_there = inside != [0; NOTE];
         let holds = match change {
-            Plan::Write => {
+            PathPlan::Write => {
                 inside == outside || steps.iter().any(|(other, plan)| other == path && plan > change)
             }
-            Plan::Hide => !is_there || inside != outside,
-            Plan::ReadOnly => {
+            PathPlan::Hide => !is_there || inside != outside,
+            PathPlan::ReadOnly => {
                 let flags = rustix::fs::statvfs(*path).map(|found| found.f_flag);
                 !is_there || flags.is_ok_and(|flags| flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
             }
-            Plan::Show | Plan::Pin | Plan::PinLink => true,
+            PathPlan::Show | PathPlan::Pin | PathPlan::PinLink => true,
         };
         if !holds {
             return Err(wrong(path));

@@ -50,21 +50,21 @@ impl Base {
     /// Whether a path is on a mount that is read-only outside too.
     pub fn is_read_only(&self, path: &Path) -> bool {
         let above = path.ancestors().find_map(|above| self.mounts.0.get(above));
-        above.is_some_and(|mount| *mount == Access::ReadOnly)
+        above.is_some_and(|mount| *mount == NamespaceAccess::ReadOnly)
     }
 
     /// The mounts below a path that can be written outside.
     pub fn writable_below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Path> {
         let below = self.mounts.0.iter().filter(move |(point, _)| point.starts_with(path) && *point != path);
-        below.filter(|(_, access)| **access == Access::Writable).map(|(point, _)| point.as_path())
+        below.filter(|(_, access)| **access == NamespaceAccess::Writable).map(|(point, _)| point.as_path())
     }
 }
 
 /// Where something is mounted, as it was before everything became read-only.
-struct Mounts(BTreeMap<PathBuf, Access>);
+struct Mounts(BTreeMap<PathBuf, NamespaceAccess>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
+enum NamespaceAccess {
     Writable,
     ReadOnly,
 }
@@ -77,11 +77,11 @@ impl Mounts {
     }
 
     /// The place and the access in a line, of which they are the fifth and the sixth field.
-    fn entry(line: &[u8]) -> Option<(PathBuf, Access)> {
+    fn entry(line: &[u8]) -> Option<(PathBuf, NamespaceAccess)> {
         let mut fields = line.split(|byte| *byte == b' ').skip(4);
         let (place, options) = (fields.next()?, fields.next()?);
         let is_read_only = options.split(|byte| *byte == b',').any(|option| option == b"ro");
-        let access = if is_read_only { Access::ReadOnly } else { Access::Writable };
+        let access = if is_read_only { NamespaceAccess::ReadOnly } else { NamespaceAccess::Writable };
         Some((PathBuf::from(OsString::from_vec(unescaped(place))), access))
     }
 }
@@ -101,7 +101,7 @@ fn unescaped(name: &[u8]) -> Vec<u8> {
 
 /// Which network the commands have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Network {
+pub(crate) enum NamespaceNetwork {
     /// A new one, with a loopback interface.
     Own,
     /// That of the machine.
@@ -110,8 +110,8 @@ pub(crate) enum Network {
 
 /// Moves this process into the namespaces. It has one thread and no children. Gives a listener in the network too,
 /// unless that is the machine's.
-pub(crate) fn enter(network: Network) -> io::Result<(Base, Option<TcpListener>)> {
-    let own = if network == Network::Own { libc::CLONE_NEWNET } else { 0 };
+pub(crate) fn enter(network: NamespaceNetwork) -> io::Result<(Base, Option<TcpListener>)> {
+    let own = if network == NamespaceNetwork::Own { libc::CLONE_NEWNET } else { 0 };
     let rest = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | own;
     if kernel::unshare(rest).is_err() {
         enter_user_namespace()?;
@@ -120,7 +120,7 @@ pub(crate) fn enter(network: Network) -> io::Result<(Base, Option<TcpListener>)>
     let everything = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change(c"/", everything)?;
     let mut listener = None;
-    if network == Network::Own {
+    if network == NamespaceNetwork::Own {
         kernel::raise_loopback()?;
         listener = Some(TcpListener::bind((Ipv4Addr::LOCALHOST, super::PROXY_PORT))?);
     }

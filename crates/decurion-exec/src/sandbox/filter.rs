@@ -9,8 +9,8 @@ mod program;
 use std::collections::BTreeMap;
 
 use super::Form;
-pub(crate) use program::Program;
-use program::{Answer, Case, Test};
+pub(crate) use program::FilterProgram;
+use program::{Case, FilterAnswer, Test};
 
 /// Which sockets a command may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,18 +171,18 @@ const OPENS: &[(libc::c_long, u32)] = &[
 const SOCK_PACKET: libc::c_int = 10;
 
 /// The filter for the kernel. `None` where the architecture is not known.
-pub(crate) fn compile(sockets: Sockets, locks: Locks, form: Form) -> Option<Program> {
+pub(crate) fn compile(sockets: Sockets, locks: Locks, form: Form) -> Option<FilterProgram> {
     program::make(&answers(sockets, locks, form))
 }
 
-fn answers(sockets: Sockets, locks: Locks, form: Form) -> BTreeMap<libc::c_long, Answer> {
+fn answers(sockets: Sockets, locks: Locks, form: Form) -> BTreeMap<libc::c_long, FilterAnswer> {
     let shared = if form == Form::Landlock { SHARED } else { &[] };
-    let refused = REFUSED.iter().chain(shared).map(|call| (*call, Answer::Always(libc::EPERM)));
-    let missing = MISSING.iter().map(|call| (*call, Answer::Always(libc::ENOSYS)));
-    let mut answers: BTreeMap<libc::c_long, Answer> = refused.chain(missing).collect();
+    let refused = REFUSED.iter().chain(shared).map(|call| (*call, FilterAnswer::Always(libc::EPERM)));
+    let missing = MISSING.iter().map(|call| (*call, FilterAnswer::Always(libc::ENOSYS)));
+    let mut answers: BTreeMap<libc::c_long, FilterAnswer> = refused.chain(missing).collect();
     let refused = |tests| Case { errno: libc::EPERM, tests };
     let mut when = |call, cases: Vec<Vec<Test>>| {
-        answers.insert(call, Answer::When(cases.into_iter().map(refused).collect()));
+        answers.insert(call, FilterAnswer::When(cases.into_iter().map(refused).collect()));
     };
     when(libc::SYS_socket, refused_sockets(sockets));
     // A datagram socket of a pair can still send to any Unix socket by its path; a raw one is the same there.
@@ -206,9 +206,9 @@ fn answers(sockets: Sockets, locks: Locks, form: Form) -> BTreeMap<libc::c_long,
     let mut commands: Vec<Case> = LEASES.into_iter().map(command(libc::EPERM)).collect();
     if locks == Locks::Pretended {
         commands.extend(LOCKS.map(libc::c_int::cast_unsigned).map(command(0)));
-        answers.insert(libc::SYS_flock, Answer::Always(0));
+        answers.insert(libc::SYS_flock, FilterAnswer::Always(0));
     }
-    answers.insert(libc::SYS_fcntl, Answer::When(commands));
+    answers.insert(libc::SYS_fcntl, FilterAnswer::When(commands));
     answers
 }
 

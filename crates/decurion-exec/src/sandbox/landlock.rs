@@ -26,7 +26,7 @@ const ALL_DEVICES: &str = "/dev";
 
 /// The ruleset. `None` where the kernel has no Landlock.
 pub(crate) fn ruleset(sandbox: &Sandbox, form: Form) -> Result<Option<OwnedFd>, PathError> {
-    let mut rules = Rules::new()?;
+    let mut rules = LandlockRules::new()?;
     let devices = AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile | AccessFs::IoctlDev;
     for path in DEVICES {
         rules.allow_if_there(Path::new(path), devices)?;
@@ -39,22 +39,22 @@ pub(crate) fn ruleset(sandbox: &Sandbox, form: Form) -> Result<Option<OwnedFd>, 
 }
 
 /// What the rules for Landlock alone were made from: they name files, and what those are called can change.
-pub(crate) struct Basis {
+pub(crate) struct RulesetInputs {
     /// The paths of the sandbox.
-    paths: Vec<(PathBuf, Option<Identity>)>,
+    paths: Vec<(PathBuf, Option<FileIdentity>)>,
     /// The folders that were listed.
-    folders: Vec<(PathBuf, Option<Stamp>)>,
+    folders: Vec<(PathBuf, Option<FolderStamp>)>,
     /// Whether one of these changed so shortly before that its time would not tell of another change.
     is_fresh: bool,
 }
 
 /// A folder, and when its entries changed last.
-type Stamp = (Identity, i64, i64);
+type FolderStamp = (FileIdentity, i64, i64);
 
 /// Times of changes are not finer than this on any usual file system, in nanoseconds.
 const GRAIN: i64 = 50_000_000;
 
-impl Basis {
+impl RulesetInputs {
     /// To be taken before the rules are made.
     pub fn take(sandbox: &Sandbox) -> Self {
         let restricted = sandbox.read_only.iter().chain(&sandbox.hidden);
@@ -62,7 +62,7 @@ impl Basis {
         let paths = restricted.clone().chain(allowed).map(|path| (path.clone(), identity_at(path)));
         let above: BTreeSet<&Path> = restricted.flat_map(|path| path.ancestors().skip(1)).collect();
         let above = above.into_iter().chain([Path::new("/")]);
-        let folders: Vec<(PathBuf, Option<Stamp>)> =
+        let folders: Vec<(PathBuf, Option<FolderStamp>)> =
             above.map(|folder| (folder.to_owned(), stamp_at(folder))).collect();
         let now = now();
         let is_fresh = folders.iter().any(|(_, stamp)| {
@@ -82,11 +82,11 @@ impl Basis {
 }
 
 /// What a path names. A link on the way to it leads to the same file, or to another one, which counts as a change.
-fn identity_at(path: &Path) -> Option<Identity> {
+fn identity_at(path: &Path) -> Option<FileIdentity> {
     rustix::fs::lstat(path).ok().map(|about| (about.st_dev, about.st_ino))
 }
 
-fn stamp_at(folder: &Path) -> Option<Stamp> {
+fn stamp_at(folder: &Path) -> Option<FolderStamp> {
     let about = rustix::fs::lstat(folder).ok()?;
     Some(((about.st_dev, about.st_ino), about.st_ctime, i64::try_from(about.st_ctime_nsec).ok()?))
 }
@@ -111,7 +111,11 @@ fn changing() -> BitFlags<AccessFs> {
 }
 
 /// The rules where mounts hide files and keep them from being written.
-fn with_mounts(rules: &mut Rules, sandbox: &Sandbox, devices: BitFlags<AccessFs>) -> Result<(), PathError> {
+fn with_mounts(
+    rules: &mut LandlockRules,
+    sandbox: &Sandbox,
+    devices: BitFlags<AccessFs>,
+) -> Result<(), PathError> {
     rules.allow_if_there(Path::new("/"), AccessFs::from_read(NEWEST))?;
     for path in sandbox.writable.iter().chain(&sandbox.tmp) {
         rules.allow(path, changing())?;
@@ -127,7 +131,7 @@ fn with_mounts(rules: &mut Rules, sandbox: &Sandbox, devices: BitFlags<AccessFs>
 
 /// The rules where there is nothing else. Landlock has no rule that takes away, and a rule for a folder holds for all
 /// below it. So in each folder above a restricted path all others are allowed one by one, and nothing can be made there.
-fn alone(rules: &mut Rules, sandbox: &Sandbox) -> Result<(), PathError> {
+fn alone(rules: &mut LandlockRules, sandbox: &Sandbox) -> Result<(), PathError> {
     let (read_only, mut hidden) = (Restricted::find(&sandbox.read_only)?, Restricted::find(&sandbox.hidden)?);
     rules.allow_if_there(Path::new("/"), AccessFs::ReadDir | AccessFs::Execute)?;
     let mut written = read_only.with(&hidden);
@@ -151,7 +155,7 @@ fn alone(rules: &mut Rules, sandbox: &Sandbox) -> Result<(), PathError> {
 struct Restricted<'a> {
     paths: Vec<&'a Path>,
     /// What they name now.
-    files: Vec<Identity>,
+    files: Vec<FileIdentity>,
 }
 
 impl<'a> Restricted<'a> {
@@ -190,13 +194,13 @@ fn all_but<'a>(except: &[&Path], folders: impl Iterator<Item = &'a PathBuf>) -> 
 }
 
 /// A ruleset that is being written.
-struct Rules {
+struct LandlockRules {
     made: RulesetCreated,
     /// The folder of the latest entry: the next one mostly lies in it too.
     folder: Option<(PathBuf, OwnedFd)>,
 }
 
-impl Rules {
+impl LandlockRules {
     fn new() -> Result<Self, PathError> {
         let rules = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
@@ -230,7 +234,7 @@ impl Rules {
         &mut self,
         path: &Path,
         access: BitFlags<AccessFs>,
-        restricted: &[Identity],
+        restricted: &[FileIdentity],
     ) -> Result<(), PathError> {
         let Ok(entry) = self.open(path) else { return Ok(()) };
         if identity(&entry).is_none_or(|entry| restricted.contains(&entry)) {
@@ -260,8 +264,8 @@ impl Rules {
 }
 
 /// The identity of a file, independent of its name: its file system and its number there.
-type Identity = (u64, u64);
+type FileIdentity = (u64, u64);
 
-fn identity(place: &OwnedFd) -> Option<Identity> {
+fn identity(place: &OwnedFd) -> Option<FileIdentity> {
     rustix::fs::fstat(place).ok().map(|about| (about.st_dev, about.st_ino))
 }

@@ -66,25 +66,25 @@ pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, PathError> {
     let steps = steps(sandbox, base)?;
     let shown = cover_temporary(sandbox, base)?;
     let mut emptied: Vec<(&Path, OwnedFd)> = Vec::new();
-    for (index, Step { path, change }) in steps.iter().enumerate() {
-        let is_below = |step: &Step<'_>| step.change.is_shown() && step.path.starts_with(path);
+    for (index, MountStep { path, change }) in steps.iter().enumerate() {
+        let is_below = |step: &MountStep<'_>| step.change.is_shown() && step.path.starts_with(path);
         let made = match change {
-            Change::Show(mount) => {
+            MountChange::Show(mount) => {
                 let covered = sandbox.tmp.is_some() && is_temporary(path)
                     || emptied.iter().any(|(folder, _)| path.starts_with(folder));
                 show(path, mount, covered).and_then(|()| open_mounts_below(path, sandbox, base))
             }
-            Change::ShowLink(target) if emptied.iter().any(|(folder, _)| path.starts_with(folder)) => {
+            MountChange::ShowLink(target) if emptied.iter().any(|(folder, _)| path.starts_with(folder)) => {
                 make_link(path, target)
             }
-            Change::ShowLink(_) => Ok(()),
-            Change::Hide if steps[index + 1..].iter().any(is_below) => empty(path).map(|mount| {
+            MountChange::ShowLink(_) => Ok(()),
+            MountChange::Hide if steps[index + 1..].iter().any(is_below) => empty(path).map(|mount| {
                 emptied.extend(mount.map(|mount| (*path, mount)));
             }),
-            Change::Hide => hide(path, &stand_ins),
-            Change::Pin => bind(path, 0),
-            Change::ReadOnly => bind(path, READ_ONLY),
-            Change::PinLink => pin_link(path),
+            MountChange::Hide => hide(path, &stand_ins),
+            MountChange::Pin => bind(path, 0),
+            MountChange::ReadOnly => bind(path, READ_ONLY),
+            MountChange::PinLink => pin_link(path),
         };
         made.map_err(at(path))?;
     }
@@ -101,12 +101,12 @@ fn is_temporary(path: &Path) -> bool {
 }
 
 /// One path of the view that is not as it is outside.
-struct Step<'a> {
+struct MountStep<'a> {
     path: &'a Path,
-    change: Change,
+    change: MountChange,
 }
 
-enum Change {
+enum MountChange {
     /// This mount of it is put there: it can be written, or would be covered otherwise.
     Show(OwnedFd),
     /// It is a symbolic link to this, and is made again in a folder that is hidden.
@@ -119,7 +119,7 @@ enum Change {
     Hide,
 }
 
-impl Change {
+impl MountChange {
     fn is_shown(&self) -> bool {
         matches!(self, Self::Show(_) | Self::ShowLink(_))
     }
@@ -127,27 +127,27 @@ impl Change {
 
 /// All changes, folders before what they contain. Folders between a writable one and a restricted path are pinned: if
 /// they could be moved, the path could be too, and the next command would find it under a name without rules.
-fn steps<'a>(sandbox: &'a Sandbox, base: &Base) -> Result<Vec<Step<'a>>, PathError> {
-    let open = |(path, plan): (&'a Path, Plan)| {
+fn steps<'a>(sandbox: &'a Sandbox, base: &Base) -> Result<Vec<MountStep<'a>>, PathError> {
+    let open = |(path, plan): (&'a Path, PathPlan)| {
         let mount = match plan {
-            Plan::Write => writable(path, base),
-            Plan::Show => match std::fs::read_link(path) {
-                Ok(target) => return Ok(Some(Step { path, change: Change::ShowLink(target) })),
+            PathPlan::Write => writable(path, base),
+            PathPlan::Show => match std::fs::read_link(path) {
+                Ok(target) => return Ok(Some(MountStep { path, change: MountChange::ShowLink(target) })),
                 Err(_) => readable(path),
             },
-            Plan::Pin => return Ok(Some(Step { path, change: Change::Pin })),
-            Plan::ReadOnly => return Ok(Some(Step { path, change: Change::ReadOnly })),
-            Plan::PinLink => return Ok(Some(Step { path, change: Change::PinLink })),
-            Plan::Hide => return Ok(Some(Step { path, change: Change::Hide })),
+            PathPlan::Pin => return Ok(Some(MountStep { path, change: MountChange::Pin })),
+            PathPlan::ReadOnly => return Ok(Some(MountStep { path, change: MountChange::ReadOnly })),
+            PathPlan::PinLink => return Ok(Some(MountStep { path, change: MountChange::PinLink })),
+            PathPlan::Hide => return Ok(Some(MountStep { path, change: MountChange::Hide })),
         };
-        Ok(mount.map_err(at(path))?.map(|mount| Step { path, change: Change::Show(mount) }))
+        Ok(mount.map_err(at(path))?.map(|mount| MountStep { path, change: MountChange::Show(mount) }))
     };
     plan(sandbox).into_iter().map(open).filter_map(Result::transpose).collect()
 }
 
 /// What to do with a path. If there are several for one, the strictest comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Plan {
+pub(crate) enum PathPlan {
     Write,
     Show,
     Pin,
@@ -158,9 +158,9 @@ pub(crate) enum Plan {
 }
 
 /// The paths of [`steps`], in their order.
-pub(crate) fn plan(sandbox: &Sandbox) -> Vec<(&Path, Plan)> {
-    let mut steps: Vec<(&Path, Plan)> =
-        sandbox.writable.iter().map(|path| (path.as_path(), Plan::Write)).collect();
+pub(crate) fn plan(sandbox: &Sandbox) -> Vec<(&Path, PathPlan)> {
+    let mut steps: Vec<(&Path, PathPlan)> =
+        sandbox.writable.iter().map(|path| (path.as_path(), PathPlan::Write)).collect();
     let temporary = TEMPORARY.iter().filter(|_| sandbox.tmp.is_some()).map(Path::new);
     let covers: Vec<&Path> = sandbox.hidden.iter().map(PathBuf::as_path).chain(temporary).collect();
     // What lies in a writable folder is in sight with it, unless something between them covers it.
@@ -174,7 +174,7 @@ pub(crate) fn plan(sandbox: &Sandbox) -> Vec<(&Path, Plan)> {
         let open = sandbox.writable.iter().filter_map(|folder| depth(folder)).max();
         covered.is_some() && open < covered
     };
-    steps.extend(sandbox.visible.iter().filter(covered).map(|path| (path.as_path(), Plan::Show)));
+    steps.extend(sandbox.visible.iter().filter(covered).map(|path| (path.as_path(), PathPlan::Show)));
     let restricted = sandbox.read_only.iter().chain(&sandbox.links).chain(&sandbox.hidden);
     let restricted: BTreeSet<&Path> = restricted.map(PathBuf::as_path).collect();
     let is_writable = |path: &Path| sandbox.writable.iter().any(|folder| path.starts_with(folder));
@@ -182,10 +182,10 @@ pub(crate) fn plan(sandbox: &Sandbox) -> Vec<(&Path, Plan)> {
     let pinned: BTreeSet<&Path> =
         restricted.iter().flat_map(|path| path.ancestors().skip(1).take(above(path))).collect();
     let pinned = pinned.into_iter().filter(|path| !sandbox.writable.iter().any(|folder| folder == path));
-    steps.extend(pinned.map(|path| (path, Plan::Pin)));
-    steps.extend(sandbox.read_only.iter().map(|path| (path.as_path(), Plan::ReadOnly)));
-    steps.extend(sandbox.links.iter().map(|path| (path.as_path(), Plan::PinLink)));
-    steps.extend(sandbox.hidden.iter().map(|path| (path.as_path(), Plan::Hide)));
+    steps.extend(pinned.map(|path| (path, PathPlan::Pin)));
+    steps.extend(sandbox.read_only.iter().map(|path| (path.as_path(), PathPlan::ReadOnly)));
+    steps.extend(sandbox.links.iter().map(|path| (path.as_path(), PathPlan::PinLink)));
+    steps.extend(sandbox.hidden.iter().map(|path| (path.as_path(), PathPlan::Hide)));
     steps.sort_by_key(|(path, plan)| (path.components().count(), *plan));
     steps
 }

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
-    CallInput, Condition, Cut, CutEnding, CutUnit, Failure, FailureBody, Numbers, Pattern, Place, Plan, Rule,
-    ScriptError, Split, Stall, Step,
+    AnswerPlan, CallInput, Condition, CutEnding, CutPoint, CutUnit, FailureBody, PatternTarget, ScriptError,
+    ScriptNumbers, ScriptRule, ScriptStep, ScriptedFailure, Stall, TextPattern, WriteSplit,
 };
 
 const MAX_SCRIPT: usize = 4 * 1024 * 1024;
@@ -19,13 +19,13 @@ const DEFAULT_CHUNK: usize = 64;
 const DEFAULT_PING: Duration = Duration::from_secs(5);
 
 /// All rules of a text.
-pub(super) fn script(text: &str) -> Result<Vec<Rule>, ScriptError> {
+pub(super) fn script(text: &str) -> Result<Vec<ScriptRule>, ScriptError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut cursor = Cursor { text, at: 0 };
+    let mut cursor = TextCursor { text, at: 0 };
     if text.len() > MAX_SCRIPT {
         return Err(cursor.error(format!("the script is longer than {MAX_SCRIPT} bytes")));
     }
-    let mut rules: Vec<Rule> = Vec::new();
+    let mut rules: Vec<ScriptRule> = Vec::new();
     while cursor.next_line() {
         let start = cursor.at;
         let keyword = cursor.word("`when` or a step")?;
@@ -44,7 +44,7 @@ pub(super) fn script(text: &str) -> Result<Vec<Rule>, ScriptError> {
 }
 
 /// A place in the text.
-struct Cursor<'a> {
+struct TextCursor<'a> {
     text: &'a str,
     at: usize,
 }
@@ -53,13 +53,13 @@ const STEPS: &str = "say, think, call, block, stop, usage, model, message-id, de
                      malformed, reset, close, stall, panic, split";
 
 /// Rules and their conditions.
-impl Cursor<'_> {
-    fn rule(&mut self, start: usize) -> Result<Rule, ScriptError> {
+impl TextCursor<'_> {
+    fn rule(&mut self, start: usize) -> Result<ScriptRule, ScriptError> {
         let mut conditions = Vec::new();
         while self.more_on_line() {
             conditions.push(self.condition()?);
         }
-        let template = Plan {
+        let template = AnswerPlan {
             line: self.position(start).0,
             failure: None,
             steps: Vec::new(),
@@ -70,7 +70,7 @@ impl Cursor<'_> {
             splits: Vec::new(),
             cut: None,
         };
-        Ok(Rule { conditions, usage: None, template })
+        Ok(ScriptRule { conditions, usage: None, template })
     }
 
     fn condition(&mut self) -> Result<Condition, ScriptError> {
@@ -82,10 +82,10 @@ impl Cursor<'_> {
             "turn" => Condition::Turn(self.numbers()?),
             "try" => Condition::Try(self.numbers()?),
             "within" => Condition::Within(self.duration()?),
-            "match" => Condition::Text(Place::Last, self.pattern()?),
-            "text" => Condition::Text(Place::Text, self.pattern()?),
-            "result" => Condition::Text(Place::Result, self.pattern()?),
-            "first" => Condition::Text(Place::First, self.pattern()?),
+            "match" => Condition::Text(PatternTarget::Last, self.pattern()?),
+            "text" => Condition::Text(PatternTarget::Text, self.pattern()?),
+            "result" => Condition::Text(PatternTarget::Result, self.pattern()?),
+            "first" => Condition::Text(PatternTarget::First, self.pattern()?),
             other => {
                 let known = "agent, model, turn, try, within, match, text, result, first";
                 return Err(self.error_at(start, format!("no such condition (there are {known}): {other:?}")));
@@ -93,9 +93,9 @@ impl Cursor<'_> {
         })
     }
 
-    fn pattern(&mut self) -> Result<Pattern, ScriptError> {
+    fn pattern(&mut self) -> Result<TextPattern, ScriptError> {
         if self.peek() != Some('/') {
-            return self.text_value().map(Pattern::Contains);
+            return self.text_value().map(TextPattern::Contains);
         }
         let start = self.at;
         self.at += 1;
@@ -133,10 +133,10 @@ impl Cursor<'_> {
             let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
             self.error_at(start, format!("the pattern cannot be read: {reason}"))
         })?;
-        Ok(Pattern::Regex(regex))
+        Ok(TextPattern::Regex(regex))
     }
 
-    fn numbers(&mut self) -> Result<Numbers, ScriptError> {
+    fn numbers(&mut self) -> Result<ScriptNumbers, ScriptError> {
         let start = self.at;
         let word = self.bare();
         let (from, to) = match word.split_once("..") {
@@ -145,7 +145,7 @@ impl Cursor<'_> {
             None => (word.parse().ok(), word.parse().ok()),
         };
         match (from, to) {
-            (Some(from), Some(to)) if 1 <= from && from <= to => Ok(Numbers { from, to }),
+            (Some(from), Some(to)) if 1 <= from && from <= to => Ok(ScriptNumbers { from, to }),
             _ => {
                 Err(self
                     .error_at(start, format!("expected a number from 1 on, `2..4` or `2..`, not {word:?}")))
@@ -155,40 +155,40 @@ impl Cursor<'_> {
 }
 
 /// What `say` and `think` take.
-struct Spoken {
+struct SpokenArguments {
     text: String,
     chunk: usize,
     every: Duration,
 }
 
-impl Cursor<'_> {
-    fn step(&mut self, start: usize, keyword: &str, rule: &mut Rule) -> Result<(), ScriptError> {
+impl TextCursor<'_> {
+    fn step(&mut self, start: usize, keyword: &str, rule: &mut ScriptRule) -> Result<(), ScriptError> {
         let plan = &mut rule.template;
         match keyword {
             "say" => {
-                let Spoken { text, chunk, every } = self.spoken()?;
-                plan.steps.push(Step::Say { text, chunk, every });
+                let SpokenArguments { text, chunk, every } = self.spoken()?;
+                plan.steps.push(ScriptStep::Say { text, chunk, every });
             }
             "think" => {
-                let Spoken { text, chunk, every } = self.spoken()?;
-                plan.steps.push(Step::Think { text, chunk, every });
+                let SpokenArguments { text, chunk, every } = self.spoken()?;
+                plan.steps.push(ScriptStep::Think { text, chunk, every });
             }
             "call" => plan.steps.push(self.call()?),
-            "block" => plan.steps.push(Step::Block(Value::Object(self.json("a JSON object")?))),
+            "block" => plan.steps.push(ScriptStep::Block(Value::Object(self.json("a JSON object")?))),
             "stop" => plan.stop = Some(self.text_value()?),
             "usage" => rule.usage = Some(self.usage()?),
             "model" => plan.model = Some(self.text_value()?),
             "message-id" => plan.message_id = Some(self.text_value()?),
-            "delay" => plan.steps.push(Step::Delay(self.duration()?)),
+            "delay" => plan.steps.push(ScriptStep::Delay(self.duration()?)),
             "fail" => plan.failure = Some(self.failure(false)?),
             "status" => plan.failure = Some(self.failure(true)?),
             "error" => plan.steps.push(self.stream_error()?),
-            "raw" => plan.steps.push(Step::Raw(self.string()?.into_bytes())),
+            "raw" => plan.steps.push(ScriptStep::Raw(self.string()?.into_bytes())),
             "malformed" => plan.steps.push(self.malformed()?),
             "reset" => self.ending(plan, CutEnding::Reset)?,
             "close" => self.ending(plan, CutEnding::Close)?,
             "stall" => self.ending(plan, CutEnding::Stall)?,
-            "panic" => plan.steps.push(Step::Panic),
+            "panic" => plan.steps.push(ScriptStep::Panic),
             "split" => plan.splits.push(self.split()?),
             other => return Err(self.error_at(start, format!("no such step (there are {STEPS}): {other:?}"))),
         }
@@ -196,7 +196,7 @@ impl Cursor<'_> {
     }
 
     /// `[chunk=N] [every=TIME] [repeat=N] "text"`
-    fn spoken(&mut self) -> Result<Spoken, ScriptError> {
+    fn spoken(&mut self) -> Result<SpokenArguments, ScriptError> {
         let (mut chunk, mut repeat, mut every) = (DEFAULT_CHUNK, 1_usize, Duration::ZERO);
         self.spaces();
         while self.option_follows() {
@@ -221,17 +221,17 @@ impl Cursor<'_> {
                 self.error_at(start, format!("the repeated text is longer than {MAX_REPEATED} bytes"))
             );
         }
-        Ok(Spoken { text: text.repeat(repeat), chunk, every })
+        Ok(SpokenArguments { text: text.repeat(repeat), chunk, every })
     }
 
     /// `Tool [as ID] [{json}] [name=value …]` or `Tool [as ID] raw "text"`
-    fn call(&mut self) -> Result<Step, ScriptError> {
+    fn call(&mut self) -> Result<ScriptStep, ScriptError> {
         self.spaces();
         let name = self.word("the name of a tool")?.to_owned();
         let id = if self.keyword("as") { Some(self.text_value()?) } else { None };
         if self.keyword("raw") {
             let text = self.string()?;
-            return Ok(Step::Call { name, id, input: CallInput::Raw(text) });
+            return Ok(ScriptStep::Call { name, id, input: CallInput::Raw(text) });
         }
         self.spaces();
         let mut input = Map::new();
@@ -249,7 +249,7 @@ impl Cursor<'_> {
                 return Err(self.error_at(start, "the input has this member already"));
             }
         }
-        Ok(Step::Call { name, id, input: CallInput::Json(input) })
+        Ok(ScriptStep::Call { name, id, input: CallInput::Json(input) })
     }
 
     fn usage(&mut self) -> Result<Usage, ScriptError> {
@@ -273,7 +273,7 @@ impl Cursor<'_> {
     }
 
     /// `STATUS [retry-after=S] [should-retry=B] [type=KIND] [content-type=T] [header.NAME=V] ["text"]`
-    fn failure(&mut self, raw: bool) -> Result<Failure, ScriptError> {
+    fn failure(&mut self, raw: bool) -> Result<ScriptedFailure, ScriptError> {
         self.spaces();
         let start = self.at;
         let status = self.number()?;
@@ -307,18 +307,18 @@ impl Cursor<'_> {
         } else {
             FailureBody::Error { kind, message: text.unwrap_or_else(|| "scripted failure".to_owned()) }
         };
-        Ok(Failure { status, headers, body })
+        Ok(ScriptedFailure { status, headers, body })
     }
 
-    fn stream_error(&mut self) -> Result<Step, ScriptError> {
+    fn stream_error(&mut self) -> Result<ScriptStep, ScriptError> {
         self.spaces();
         let kind = self.word("a kind of error, e.g. overloaded_error")?.to_owned();
         let message = if self.more_on_line() { self.string()? } else { "scripted error".to_owned() };
-        Ok(Step::Error { kind, message })
+        Ok(ScriptStep::Error { kind, message })
     }
 
     /// `json | utf8 | order | html | line N`
-    fn malformed(&mut self) -> Result<Step, ScriptError> {
+    fn malformed(&mut self) -> Result<ScriptStep, ScriptError> {
         self.spaces();
         let start = self.at;
         let bytes = match self.word("what is malformed")? {
@@ -344,11 +344,11 @@ impl Cursor<'_> {
                 return Err(self.error_at(start, format!("no such damage (there are {known}): {other:?}")));
             }
         };
-        Ok(Step::Raw(bytes))
+        Ok(ScriptStep::Raw(bytes))
     }
 
     /// Nothing (here), `after N bytes`, `after N events`; a stall also `pings [every=T]`, `empty [every=T]`.
-    fn ending(&mut self, plan: &mut Plan, ending: CutEnding) -> Result<(), ScriptError> {
+    fn ending(&mut self, plan: &mut AnswerPlan, ending: CutEnding) -> Result<(), ScriptError> {
         if self.keyword("after") {
             self.spaces();
             let after = self.number()?;
@@ -359,15 +359,15 @@ impl Cursor<'_> {
                 "event" | "events" => CutUnit::Events,
                 other => return Err(self.error_at(start, format!("expected bytes or events, not {other:?}"))),
             };
-            plan.cut = Some(Cut { after, unit, ending });
+            plan.cut = Some(CutPoint { after, unit, ending });
             return Ok(());
         }
         plan.steps.push(match ending {
-            CutEnding::Reset => Step::Reset,
-            CutEnding::Close => Step::Close,
-            CutEnding::Stall if self.keyword("pings") => Step::Stall(Stall::Pings(self.every()?)),
-            CutEnding::Stall if self.keyword("empty") => Step::Stall(Stall::Empty(self.every()?)),
-            CutEnding::Stall => Step::Stall(Stall::Silent),
+            CutEnding::Reset => ScriptStep::Reset,
+            CutEnding::Close => ScriptStep::Close,
+            CutEnding::Stall if self.keyword("pings") => ScriptStep::Stall(Stall::Pings(self.every()?)),
+            CutEnding::Stall if self.keyword("empty") => ScriptStep::Stall(Stall::Empty(self.every()?)),
+            CutEnding::Stall => ScriptStep::Stall(Stall::Silent),
         });
         Ok(())
     }
@@ -384,21 +384,21 @@ impl Cursor<'_> {
     }
 
     /// `at N` or `every N`
-    fn split(&mut self) -> Result<Split, ScriptError> {
+    fn split(&mut self) -> Result<WriteSplit, ScriptError> {
         self.spaces();
         let start = self.at;
         let word = self.word("at or every")?.to_owned();
         self.spaces();
         match word.as_str() {
-            "at" => Ok(Split::At(self.number()?)),
-            "every" => Ok(Split::Every(self.number()?.max(1))),
+            "at" => Ok(WriteSplit::At(self.number()?)),
+            "every" => Ok(WriteSplit::Every(self.number()?.max(1))),
             other => Err(self.error_at(start, format!("expected at or every, not {other:?}"))),
         }
     }
 }
 
 /// Words, texts and values.
-impl<'a> Cursor<'a> {
+impl<'a> TextCursor<'a> {
     /// `"text"`, `<<END` with lines up to `END`, or a bare word.
     fn text_value(&mut self) -> Result<String, ScriptError> {
         self.spaces();
@@ -535,7 +535,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> TextCursor<'a> {
     /// Goes to the next line that says something.
     fn next_line(&mut self) -> bool {
         loop {

@@ -9,7 +9,10 @@ use decurion_protocol::Usage;
 use serde_json::{Value, json};
 
 use super::request_view::Fnv;
-use super::{CallInput, Cut, CutEnding, CutUnit, Failure, FailureBody, Plan, Seen, Split, Stall, Step};
+use super::{
+    AnswerPlan, CallInput, CutEnding, CutPoint, CutUnit, FailureBody, RequestView, ScriptStep,
+    ScriptedFailure, Stall, WriteSplit,
+};
 use crate::Dialect;
 
 /// One thing to do on a connection.
@@ -49,7 +52,7 @@ pub struct Ids {
 
 impl Ids {
     /// The ids for a request.
-    pub fn of(seen: &Seen) -> Self {
+    pub fn of(seen: &RequestView) -> Self {
         Self { seed: seen.seed(), model: seen.model.clone() }
     }
 
@@ -85,7 +88,7 @@ impl Ids {
 }
 
 /// What a provider of this dialect would send for this plan.
-pub fn render(plan: &Plan, dialect: Dialect, ids: &Ids) -> Vec<WireStep> {
+pub fn render(plan: &AnswerPlan, dialect: Dialect, ids: &Ids) -> Vec<WireStep> {
     if let Some(failure) = &plan.failure {
         return render_failure(plan, failure, dialect, ids);
     }
@@ -99,18 +102,23 @@ pub fn render(plan: &Plan, dialect: Dialect, ids: &Ids) -> Vec<WireStep> {
 }
 
 /// What a stream is made of before it is cut and split.
-enum Piece {
+enum StreamPiece {
     Event(Vec<u8>),
     Wait(Duration),
     Last(WireStep),
 }
 
-fn render_failure(plan: &Plan, failure: &Failure, dialect: Dialect, ids: &Ids) -> Vec<WireStep> {
+fn render_failure(
+    plan: &AnswerPlan,
+    failure: &ScriptedFailure,
+    dialect: Dialect,
+    ids: &Ids,
+) -> Vec<WireStep> {
     let mut steps: Vec<WireStep> = plan
         .steps
         .iter()
         .filter_map(|step| match step {
-            Step::Delay(time) => Some(WireStep::Wait(*time)),
+            ScriptStep::Delay(time) => Some(WireStep::Wait(*time)),
             _ => None,
         })
         .collect();
@@ -168,8 +176,8 @@ fn request_id_header(dialect: Dialect, ids: &Ids) -> (String, String) {
 struct Stream<'a> {
     dialect: Dialect,
     ids: &'a Ids,
-    plan: &'a Plan,
-    pieces: Vec<Piece>,
+    plan: &'a AnswerPlan,
+    pieces: Vec<StreamPiece>,
     /// How many content blocks (Anthropic) or calls (Chat Completions) there are so far.
     blocks: usize,
     opened: bool,
@@ -181,33 +189,33 @@ impl Stream<'_> {
             // Before any output, a wait or a break belongs to the connection, not to the stream.
             let speaks = !matches!(
                 step,
-                Step::Delay(_)
-                    | Step::Reset
-                    | Step::Panic
-                    | Step::Close
-                    | Step::Raw(_)
-                    | Step::Stall(Stall::Silent)
+                ScriptStep::Delay(_)
+                    | ScriptStep::Reset
+                    | ScriptStep::Panic
+                    | ScriptStep::Close
+                    | ScriptStep::Raw(_)
+                    | ScriptStep::Stall(Stall::Silent)
             );
             if speaks {
                 self.open();
             }
             match step {
-                Step::Say { text, chunk, every } => self.say(text, *chunk, *every),
-                Step::Think { text, chunk, every } => self.think(text, *chunk, *every),
-                Step::Call { name, id, input } => self.call(name, id.as_deref(), input),
-                Step::Block(block) => self.block(block),
-                Step::Delay(time) => self.pieces.push(Piece::Wait(*time)),
-                Step::Error { kind, message } => self.error(kind, message),
-                Step::Raw(bytes) => self.pieces.push(Piece::Event(bytes.clone())),
-                Step::Reset => return self.pieces.push(Piece::Last(WireStep::Reset)),
-                Step::Panic => return self.pieces.push(Piece::Last(WireStep::Panic)),
-                Step::Close => return self.pieces.push(Piece::Last(WireStep::End)),
-                Step::Stall(stall) => return self.stall(*stall),
+                ScriptStep::Say { text, chunk, every } => self.say(text, *chunk, *every),
+                ScriptStep::Think { text, chunk, every } => self.think(text, *chunk, *every),
+                ScriptStep::Call { name, id, input } => self.call(name, id.as_deref(), input),
+                ScriptStep::Block(block) => self.block(block),
+                ScriptStep::Delay(time) => self.pieces.push(StreamPiece::Wait(*time)),
+                ScriptStep::Error { kind, message } => self.error(kind, message),
+                ScriptStep::Raw(bytes) => self.pieces.push(StreamPiece::Event(bytes.clone())),
+                ScriptStep::Reset => return self.pieces.push(StreamPiece::Last(WireStep::Reset)),
+                ScriptStep::Panic => return self.pieces.push(StreamPiece::Last(WireStep::Panic)),
+                ScriptStep::Close => return self.pieces.push(StreamPiece::Last(WireStep::End)),
+                ScriptStep::Stall(stall) => return self.stall(*stall),
             }
         }
         self.open();
         self.finish();
-        self.pieces.push(Piece::Last(WireStep::End));
+        self.pieces.push(StreamPiece::Last(WireStep::End));
     }
 
     fn open(&mut self) {
@@ -327,11 +335,11 @@ impl Stream<'_> {
                 WireStep::Repeat { bytes: self.chunk(&json!({"content":""}), None).into(), every }
             }
         };
-        self.pieces.push(Piece::Last(last));
+        self.pieces.push(StreamPiece::Last(last));
     }
 
     fn finish(&mut self) {
-        let called = self.plan.steps.iter().any(|step| matches!(step, Step::Call { .. }));
+        let called = self.plan.steps.iter().any(|step| matches!(step, ScriptStep::Call { .. }));
         let stop = self.plan.stop.as_deref().unwrap_or(if called { "tool_use" } else { "end_turn" });
         match self.dialect {
             Dialect::Anthropic => {
@@ -353,16 +361,16 @@ impl Stream<'_> {
                 if self.plan.usage != Usage::default() {
                     let mut last = self.envelope(json!([]));
                     last["usage"] = openai_usage(&self.plan.usage);
-                    self.pieces.push(Piece::Event(format!("data: {last}\n\n").into_bytes()));
+                    self.pieces.push(StreamPiece::Event(format!("data: {last}\n\n").into_bytes()));
                 }
-                self.pieces.push(Piece::Event(b"data: [DONE]\n\n".to_vec()));
+                self.pieces.push(StreamPiece::Event(b"data: [DONE]\n\n".to_vec()));
             }
         }
     }
 
     fn wait(&mut self, time: Duration) {
         if !time.is_zero() {
-            self.pieces.push(Piece::Wait(time));
+            self.pieces.push(StreamPiece::Wait(time));
         }
     }
 
@@ -383,13 +391,13 @@ impl Stream<'_> {
             Dialect::Anthropic => framed(data),
             Dialect::OpenAiChat => format!("data: {data}\n\n").into_bytes(),
         };
-        self.pieces.push(Piece::Event(bytes));
+        self.pieces.push(StreamPiece::Event(bytes));
     }
 
     /// One Chat Completions chunk.
     fn delta(&mut self, delta: &Value, finish: Option<&str>) {
         let bytes = self.chunk(delta, finish);
-        self.pieces.push(Piece::Event(bytes));
+        self.pieces.push(StreamPiece::Event(bytes));
     }
 
     fn chunk(&self, delta: &Value, finish: Option<&str>) -> Vec<u8> {
@@ -450,7 +458,7 @@ fn chunks(text: &str, size: usize) -> impl Iterator<Item = &str> {
 }
 
 /// Keeps what comes before a cut and ends there.
-fn cut_off(pieces: Vec<Piece>, cut: Cut) -> Vec<Piece> {
+fn cut_off(pieces: Vec<StreamPiece>, cut: CutPoint) -> Vec<StreamPiece> {
     let ending = match cut.ending {
         CutEnding::Reset => WireStep::Reset,
         CutEnding::Close => WireStep::End,
@@ -459,7 +467,7 @@ fn cut_off(pieces: Vec<Piece>, cut: Cut) -> Vec<Piece> {
     let mut left = cut.after;
     let mut kept = Vec::new();
     for piece in pieces {
-        let Piece::Event(mut bytes) = piece else {
+        let StreamPiece::Event(mut bytes) = piece else {
             kept.push(piece);
             continue;
         };
@@ -470,24 +478,24 @@ fn cut_off(pieces: Vec<Piece>, cut: Cut) -> Vec<Piece> {
         if weight > left {
             bytes.truncate(if cut.unit == CutUnit::Bytes { left } else { 0 });
             if !bytes.is_empty() {
-                kept.push(Piece::Event(bytes));
+                kept.push(StreamPiece::Event(bytes));
             }
-            kept.push(Piece::Last(ending));
+            kept.push(StreamPiece::Last(ending));
             return kept;
         }
         left -= weight;
-        kept.push(Piece::Event(bytes));
+        kept.push(StreamPiece::Event(bytes));
     }
     // A stream that is shorter than its cut breaks off at its end.
-    if matches!(kept.last(), Some(Piece::Last(_))) {
+    if matches!(kept.last(), Some(StreamPiece::Last(_))) {
         kept.pop();
     }
-    kept.push(Piece::Last(ending));
+    kept.push(StreamPiece::Last(ending));
     kept
 }
 
 /// Gathers events into writes, separated where the plan says so, and puts the head before the first.
-fn assemble(pieces: Vec<Piece>, splits: &[Split], dialect: Dialect, ids: &Ids) -> Vec<WireStep> {
+fn assemble(pieces: Vec<StreamPiece>, splits: &[WriteSplit], dialect: Dialect, ids: &Ids) -> Vec<WireStep> {
     let head = WireStep::Head {
         status: 200,
         headers: vec![
@@ -502,12 +510,12 @@ fn assemble(pieces: Vec<Piece>, splits: &[Split], dialect: Dialect, ids: &Ids) -
     let mut written = 0;
     for piece in pieces {
         match piece {
-            Piece::Event(bytes) => gathered.extend_from_slice(&bytes),
-            Piece::Wait(time) => {
+            StreamPiece::Event(bytes) => gathered.extend_from_slice(&bytes),
+            StreamPiece::Wait(time) => {
                 flush(&mut steps, &mut head, &mut gathered, &mut written, splits);
                 steps.push(WireStep::Wait(time));
             }
-            Piece::Last(last) => {
+            StreamPiece::Last(last) => {
                 flush(&mut steps, &mut head, &mut gathered, &mut written, splits);
                 if matches!(last, WireStep::End | WireStep::Repeat { .. }) {
                     steps.extend(head.take());
@@ -524,7 +532,7 @@ fn flush(
     head: &mut Option<WireStep>,
     gathered: &mut Vec<u8>,
     written: &mut usize,
-    splits: &[Split],
+    splits: &[WriteSplit],
 ) {
     if gathered.is_empty() {
         return;
@@ -539,10 +547,10 @@ fn flush(
 }
 
 /// How many bytes may be written before the next separation.
-fn next_split(written: usize, splits: &[Split]) -> usize {
+fn next_split(written: usize, splits: &[WriteSplit]) -> usize {
     let gaps = splits.iter().filter_map(|split| match *split {
-        Split::At(at) => at.checked_sub(written).filter(|gap| *gap > 0),
-        Split::Every(every) => Some(every - written % every),
+        WriteSplit::At(at) => at.checked_sub(written).filter(|gap| *gap > 0),
+        WriteSplit::Every(every) => Some(every - written % every),
     });
     gaps.min().unwrap_or(usize::MAX)
 }

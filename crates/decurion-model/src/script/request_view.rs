@@ -11,7 +11,7 @@ use crate::ModelRequest;
 
 /// What a request holds, as far as a script can ask.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct RequestView {
     /// `main`, or the agent's type.
     pub agent: String,
     /// The way from the root.
@@ -37,7 +37,7 @@ pub struct Seen {
 }
 
 #[derive(Deserialize)]
-struct Body<'a> {
+struct RequestBodyView<'a> {
     #[serde(default)]
     model: String,
     #[serde(borrow, default)]
@@ -56,11 +56,11 @@ struct WholeMessage {
     content: Value,
 }
 
-impl Seen {
+impl RequestView {
     /// Reads the body of a request; who asks is in its headers `x-decurion-agent` (the path) and
     /// `x-decurion-agent-type`.
     pub fn from_body(agent: &str, path: &str, body: &[u8]) -> Result<Self, serde_json::Error> {
-        let parsed: Body<'_> = serde_json::from_slice(body)?;
+        let parsed: RequestBodyView<'_> = serde_json::from_slice(body)?;
         let mut seen = Self::of(agent, path, &parsed.model, body.len() as u64);
         for message in &parsed.messages {
             seen.add(message.get().as_bytes())?;

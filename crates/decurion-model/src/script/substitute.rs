@@ -7,18 +7,18 @@ use std::collections::HashMap;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{CallInput, FailureBody, Plan, Seen, Step};
+use super::{AnswerPlan, CallInput, FailureBody, RequestView, ScriptStep};
 
 /// What `$…` may stand for.
 pub(super) struct Captures<'a> {
-    seen: &'a Seen,
+    seen: &'a RequestView,
     /// By number and, if they have one, by name. Numbers continue from pattern to pattern.
     groups: HashMap<String, String>,
     count: usize,
 }
 
 impl<'a> Captures<'a> {
-    pub fn new(seen: &'a Seen) -> Self {
+    pub fn new(seen: &'a RequestView) -> Self {
         Self { seen, groups: HashMap::new(), count: 0 }
     }
 
@@ -91,20 +91,25 @@ fn reference(text: &str) -> Option<(&str, usize)> {
 }
 
 /// Fills every text of a plan.
-pub(super) fn plan(plan: &mut Plan, captures: &Captures<'_>) {
+pub(super) fn plan(plan: &mut AnswerPlan, captures: &Captures<'_>) {
     for step in &mut plan.steps {
         match step {
-            Step::Say { text, .. } | Step::Think { text, .. } => *text = captures.fill(text),
-            Step::Call { name, input, .. } => {
+            ScriptStep::Say { text, .. } | ScriptStep::Think { text, .. } => *text = captures.fill(text),
+            ScriptStep::Call { name, input, .. } => {
                 *name = captures.fill(name);
                 match input {
                     CallInput::Json(members) => object(members, captures),
                     CallInput::Raw(text) => *text = captures.fill(text),
                 }
             }
-            Step::Block(block) => value(block, captures),
-            Step::Error { message, .. } => *message = captures.fill(message),
-            Step::Raw(_) | Step::Delay(_) | Step::Reset | Step::Panic | Step::Close | Step::Stall(_) => {}
+            ScriptStep::Block(block) => value(block, captures),
+            ScriptStep::Error { message, .. } => *message = captures.fill(message),
+            ScriptStep::Raw(_)
+            | ScriptStep::Delay(_)
+            | ScriptStep::Reset
+            | ScriptStep::Panic
+            | ScriptStep::Close
+            | ScriptStep::Stall(_) => {}
         }
     }
     if let Some(failure) = &mut plan.failure {

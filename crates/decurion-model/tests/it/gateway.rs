@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use decurion_model::{
     BoxStream, Dialect, Gateway, GatewayEvent, GatewaySettings, ModelError, ModelEvent, ModelProvider,
-    ModelRequest, Reply,
+    ModelRequest, ReplyInfo,
 };
 use decurion_protocol::event::WaitReason;
 use decurion_protocol::{Block, Delta, Message};
@@ -122,7 +122,7 @@ impl ModelProvider for Narrow {
             drop(guard);
             Ok(ModelEvent::Block { index: 0, block: Block::text("done") })
         });
-        let last = stream::once(async { Ok(ModelEvent::Completed(Reply::default())) });
+        let last = stream::once(async { Ok(ModelEvent::Completed(ReplyInfo::default())) });
         stream::once(async move { Ok(first) }).chain(reply).chain(last).boxed()
     }
 }
@@ -308,7 +308,7 @@ async fn used_up_limits_in_headers_pause_before_a_refusal() {
             let events = [
                 ModelEvent::Accepted(accepted),
                 ModelEvent::Block { index: 0, block: Block::text("x") },
-                ModelEvent::Completed(Reply::default()),
+                ModelEvent::Completed(ReplyInfo::default()),
             ];
             stream::iter(events.map(Ok)).boxed()
         }
@@ -520,7 +520,7 @@ impl ModelProvider for OneAMinute {
         }
         *answered = Some(Instant::now());
         let block = Ok(ModelEvent::Block { index: 0, block: Block::text("done") });
-        stream::iter([block, Ok(ModelEvent::Completed(Reply::default()))]).boxed()
+        stream::iter([block, Ok(ModelEvent::Completed(ReplyInfo::default()))]).boxed()
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use decurion_model::anthropic::{Anthropic, AnthropicKey, AnthropicSettings};
-use decurion_model::http::{Http, HttpSettings, Secret};
+use decurion_model::http::{ApiSecret, HttpClient, HttpSettings};
 use decurion_model::openai_chat::{OpenAiChat, OpenAiChatSettings};
-use decurion_model::script::{Ids, Script, Seen, WireStep, render};
+use decurion_model::script::{Ids, RequestView, Script, WireStep, render};
 use decurion_model::{
     Dialect, Gateway, GatewaySettings, ModelError, ModelEvent, ModelProvider, ModelRequest, StallKind,
     UnreachableCause,
@@ -115,8 +115,8 @@ async fn read_request(socket: &mut TcpStream) -> Option<String> {
     }
 }
 
-fn http() -> Http {
-    Http::new(HttpSettings { proxies: false, ..HttpSettings::default() })
+fn http() -> HttpClient {
+    HttpClient::new(HttpSettings { proxies: false, ..HttpSettings::default() })
 }
 
 const KEY: &str = "sk-very-secret-key";
@@ -124,7 +124,7 @@ const KEY: &str = "sk-very-secret-key";
 fn anthropic(url: &str) -> Anthropic {
     let settings = AnthropicSettings {
         base_url: format!("{url}/"),
-        key: AnthropicKey::ApiKey(Secret::new(KEY)),
+        key: AnthropicKey::ApiKey(ApiSecret::new(KEY)),
         betas: vec!["one".into(), "two".into()],
         headers: vec![("x-custom".into(), "yes".into())],
     };
@@ -134,7 +134,7 @@ fn anthropic(url: &str) -> Anthropic {
 fn chat(url: &str) -> OpenAiChat {
     let settings = OpenAiChatSettings {
         base_url: format!("{url}/v1"),
-        key: Some(Secret::new(KEY)),
+        key: Some(ApiSecret::new(KEY)),
         headers: Vec::new(),
     };
     OpenAiChat::new(http(), settings).unwrap()
@@ -142,7 +142,7 @@ fn chat(url: &str) -> OpenAiChat {
 
 /// A scripted reply as a whole HTTP response, chunked like a real one.
 fn scripted(script: &str, dialect: Dialect) -> Vec<Vec<u8>> {
-    let seen = Seen { model: "m".into(), turn: 1, ..Seen::default() };
+    let seen = RequestView { model: "m".into(), turn: 1, ..RequestView::default() };
     let plan = Script::parse(script).unwrap().reply(&seen).unwrap();
     let steps = render(&plan, dialect, &Ids::of(&seen));
     let mut pieces = Vec::new();
@@ -352,12 +352,12 @@ async fn a_key_is_never_in_an_error() {
     let error = error_of(plain("401 X", "application/json", &body)).await;
     expect!["authentication failed (401), check your API key: invalid x-api-key: [redacted]"]
         .assert_eq(&error.to_string());
-    assert!(!format!("{error:?} {:?}", Secret::new(KEY)).contains(KEY));
+    assert!(!format!("{error:?} {:?}", ApiSecret::new(KEY)).contains(KEY));
     let page = error_of(plain("500 X", "text/plain", &format!("{} {KEY}", "long ".repeat(10_000)))).await;
     assert!(page.to_string().len() < 2_200, "{}", page.to_string().len());
     let wrong = AnthropicSettings {
         base_url: "http://x".into(),
-        key: AnthropicKey::ApiKey(Secret::new("bad\nkey")),
+        key: AnthropicKey::ApiKey(ApiSecret::new("bad\nkey")),
         betas: Vec::new(),
         headers: Vec::new(),
     };

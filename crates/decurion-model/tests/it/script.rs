@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use decurion_model::Dialect;
 use decurion_model::script::{
-    CallInput, Cut, CutEnding, CutUnit, Ids, Script, Seen, Stall, Step, WireStep, render,
+    CallInput, CutEnding, CutPoint, CutUnit, Ids, RequestView, Script, ScriptStep, Stall, WireStep, render,
 };
 use decurion_protocol::{Block, Message, ToolContent};
 use expect_test::{Expect, expect};
@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::stage::{all, decode, log, request_in};
 
-fn seen(text: &str) -> Seen {
-    Seen {
+fn seen(text: &str) -> RequestView {
+    RequestView {
         agent: "main".into(),
         path: "main".into(),
         model: "m".into(),
@@ -24,11 +24,11 @@ fn seen(text: &str) -> Seen {
         last_message: text.into(),
         last_text: text.into(),
         bytes: 400,
-        ..Seen::default()
+        ..RequestView::default()
     }
 }
 
-fn said(script: &str, seen: &Seen) -> String {
+fn said(script: &str, seen: &RequestView) -> String {
     let plan = Script::parse(script).unwrap().reply(seen);
     match plan {
         Err(hole) => hole.to_string(),
@@ -36,8 +36,10 @@ fn said(script: &str, seen: &Seen) -> String {
             .steps
             .iter()
             .map(|step| match step {
-                Step::Say { text, .. } => text.clone(),
-                Step::Call { name, input: CallInput::Json(input), .. } => format!("{name}{}", json!(input)),
+                ScriptStep::Say { text, .. } => text.clone(),
+                ScriptStep::Call { name, input: CallInput::Json(input), .. } => {
+                    format!("{name}{}", json!(input))
+                }
                 other => format!("{other:?}"),
             })
             .collect::<Vec<_>>()
@@ -66,20 +68,21 @@ fn the_first_rule_that_fits_answers() {
         when first=/the (first)/
           say "$1 and $0"
     "#;
-    let main = |text: &str, turn: u32| Seen { turn, ..seen(text) };
+    let main = |text: &str, turn: u32| RequestView { turn, ..seen(text) };
     assert_eq!(said(script, &main("oh hello", 1)), "first");
     assert_eq!(said(script, &main("oh hello", 3)), "second");
-    let deep = Seen { agent: "worker".into(), path: "main/a/deep".into(), ..seen("x") };
+    let deep = RequestView { agent: "worker".into(), path: "main/a/deep".into(), ..seen("x") };
     assert_eq!(said(script, &deep), "deep");
-    let explore = Seen { agent: "explore".into(), path: "main/e1".into(), ..seen("please COUNT 17 files") };
+    let explore =
+        RequestView { agent: "explore".into(), path: "main/e1".into(), ..seen("please COUNT 17 files") };
     assert_eq!(said(script, &explore), "counted 17");
-    let by_name = Seen { agent: "worker".into(), path: "main/explore".into(), ..seen("count 2") };
+    let by_name = RequestView { agent: "worker".into(), path: "main/explore".into(), ..seen("count 2") };
     assert_eq!(said(script, &by_name), "counted 2");
-    assert_eq!(said(script, &Seen { model: "gpt-5".into(), ..main("x", 9) }), "a gpt");
-    let result = Seen { last_result: "noise\nexit 3".into(), ..main("x", 9) };
+    assert_eq!(said(script, &RequestView { model: "gpt-5".into(), ..main("x", 9) }), "a gpt");
+    let result = RequestView { last_result: "noise\nexit 3".into(), ..main("x", 9) };
     assert_eq!(said(script, &result), "code 3 in turn 9");
     assert_eq!(said(script, &main("only text", 9)), "text");
-    let first = Seen { first_text: "the first one".into(), ..main("x", 9) };
+    let first = RequestView { first_text: "the first one".into(), ..main("x", 9) };
     assert_eq!(said(script, &first), "first and the first");
 }
 
@@ -87,7 +90,7 @@ fn the_first_rule_that_fits_answers() {
 fn no_rule_is_a_visible_error_that_names_the_request() {
     let hole = said(
         "when turn=2\n say \"x\"",
-        &Seen { agent: "explore".into(), path: "main/e".into(), ..seen("hi") },
+        &RequestView { agent: "explore".into(), path: "main/e".into(), ..seen("hi") },
     );
     expect![[r#"no rule of the script fits agent "explore" (path "main/e"), turn 1, try 1, whose last message is: "hi""#]]
         .assert_eq(&hole);
@@ -137,23 +140,23 @@ when try=1..2 within=1m
     let script = Script::parse(script).unwrap();
     assert!(script.counts_tries() && script.looks_at_time());
     let plan = script.reply(&seen("x")).unwrap();
-    assert_eq!(plan.steps[0], Step::Think { text: "hmm".into(), chunk: 2, every: Duration::ZERO });
-    let Step::Say { text, .. } = &plan.steps[1] else { panic!() };
+    assert_eq!(plan.steps[0], ScriptStep::Think { text: "hmm".into(), chunk: 2, every: Duration::ZERO });
+    let ScriptStep::Say { text, .. } = &plan.steps[1] else { panic!() };
     assert_eq!(text, "indented\n  text with \"quotes\"\n\nEND of it");
-    let Step::Call { input: CallInput::Json(input), .. } = &plan.steps[2] else { panic!() };
+    let ScriptStep::Call { input: CallInput::Json(input), .. } = &plan.steps[2] else { panic!() };
     assert_eq!(json!(input), json!({"file_path": "/x", "content": "line one\nline two"}));
-    let Step::Call { input: CallInput::Json(input), .. } = &plan.steps[3] else { panic!() };
+    let ScriptStep::Call { input: CallInput::Json(input), .. } = &plan.steps[3] else { panic!() };
     assert_eq!(json!(input), json!({"command": "ls", "timeout": 5, "flags": ["a", "b"]}));
-    let cut = Step::Call {
+    let cut = ScriptStep::Call {
         name: "Bash".into(),
         id: Some("toolu_same".into()),
         input: CallInput::Raw("{\"cut".into()),
     };
     assert_eq!(plan.steps[4], cut);
-    assert_eq!(plan.steps[6], Step::Delay(Duration::from_millis(1500)));
+    assert_eq!(plan.steps[6], ScriptStep::Delay(Duration::from_millis(1500)));
     assert_eq!(plan.stop.as_deref(), Some("max_tokens"));
     assert_eq!((plan.usage.input_tokens, plan.usage.cache_creation_input_tokens), (1000, 4));
-    assert_eq!(plan.cut, Some(Cut { after: 30, unit: CutUnit::Bytes, ending: CutEnding::Reset }));
+    assert_eq!(plan.cut, Some(CutPoint { after: 30, unit: CutUnit::Bytes, ending: CutEnding::Reset }));
     assert_eq!(plan.splits.len(), 2);
     assert_eq!(plan.line, 2);
     for (text, stall) in [
@@ -162,7 +165,7 @@ when try=1..2 within=1m
         ("stall empty every=10ms", Stall::Empty(Duration::from_millis(10))),
     ] {
         let plan = Script::parse(&format!("when\n{text}")).unwrap().reply(&seen("x")).unwrap();
-        assert_eq!(plan.steps, [Step::Stall(stall)]);
+        assert_eq!(plan.steps, [ScriptStep::Stall(stall)]);
     }
 }
 
@@ -394,12 +397,12 @@ async fn what_a_script_sees_is_the_same_in_both_dialects() {
     ];
     for dialect in [Dialect::Anthropic, Dialect::OpenAiChat] {
         let request = request_in(dialect, &messages);
-        let seen = Seen::from_request(&request).unwrap();
+        let seen = RequestView::from_request(&request).unwrap();
         assert_eq!((seen.turn, seen.first_text.as_str()), (2, "do it"));
         assert_eq!((seen.last_result.as_str(), seen.last_text.as_str()), ("exit 1", "and a note"));
         assert_eq!(seen.last_message, "exit 1\nand a note");
         let body: Vec<u8> = request.segments().concat();
-        assert_eq!(Seen::from_body("main", "main", &body).unwrap(), seen);
+        assert_eq!(RequestView::from_body("main", "main", &body).unwrap(), seen);
     }
 }
 
@@ -448,10 +451,10 @@ fn every_script_of_the_manual_can_be_read() {
         Script::parse(&script).unwrap_or_else(|error| panic!("{error} in {script}"));
     }
     let first = Script::parse(scripts[0]).unwrap();
-    let second = Seen { turn: 2, last_result: "fn add(a: i32)".into(), ..seen("x") };
+    let second = RequestView { turn: 2, last_result: "fn add(a: i32)".into(), ..seen("x") };
     let plan = first.reply(&second).unwrap();
     assert_eq!(
         plan.steps[0],
-        Step::Say { text: "The function is add.".into(), chunk: 64, every: Duration::ZERO }
+        ScriptStep::Say { text: "The function is add.".into(), chunk: 64, every: Duration::ZERO }
     );
 }

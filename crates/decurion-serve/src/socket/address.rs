@@ -16,16 +16,16 @@ const LONGEST: usize = 107;
 
 /// A socket's path, by its folder and its name in it.
 #[derive(Debug)]
-pub struct Address {
+pub struct SocketAddress {
     folder: OwnedFd,
     name: String,
     path: Utf8PathBuf,
 }
 
 /// The identity of a file, independent of its name: device and number.
-pub type Identity = (u64, u64);
+pub type SocketIdentity = (u64, u64);
 
-impl Address {
+impl SocketAddress {
     /// For the owner: the folder is made if it is not there, and must be private.
     pub fn for_owner(path: &Utf8Path) -> io::Result<Self> {
         if let Some(folder) = path.parent()
@@ -65,13 +65,13 @@ impl Address {
     }
 
     /// Makes a socket that was just bound the owner's alone.
-    pub fn protect(&self) -> io::Result<Identity> {
+    pub fn protect(&self) -> io::Result<SocketIdentity> {
         rustix::fs::chmodat(&self.folder, self.name.as_str(), Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
         self.identity()
     }
 
     /// Which file has the name now.
-    pub fn identity(&self) -> io::Result<Identity> {
+    pub fn identity(&self) -> io::Result<SocketIdentity> {
         let stat = rustix::fs::statat(&self.folder, self.name.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
         Ok((stat.st_dev, stat.st_ino))
     }

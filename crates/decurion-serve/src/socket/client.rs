@@ -19,9 +19,9 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use uuid::Uuid;
 
-use super::address::Address;
-use super::lines::{Line, next_line};
-use super::{Hello, Refusal, check_peer};
+use super::address::SocketAddress;
+use super::lines::{SocketLine, next_line};
+use super::{Hello, SocketRefusal, check_peer};
 
 /// How long an owner may take to say hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ const LONGEST_EVENT: usize = 256 << 20;
 
 /// A live session of another process.
 #[derive(Debug)]
-pub struct Attached {
+pub struct AttachedSession {
     pub hello: Hello,
     /// The session, from the hello on without gaps. Its events end when the owner is gone.
     pub link: Link,
@@ -58,8 +58,8 @@ pub enum ConnectError {
 }
 
 /// Attaches to the live session whose socket this is.
-pub async fn connect(path: &Utf8Path) -> Result<Attached, ConnectError> {
-    let address = Address::open(path).map_err(|source| system(path, source))?;
+pub async fn connect(path: &Utf8Path) -> Result<AttachedSession, ConnectError> {
+    let address = SocketAddress::open(path).map_err(|source| system(path, source))?;
     let stream = UnixStream::connect(address.reach()).await.map_err(|source| system(path, source))?;
     let peer = stream.peer_cred().map_err(|source| system(path, source))?;
     check_peer(peer.uid(), rustix::process::geteuid().as_raw())
@@ -68,8 +68,8 @@ pub async fn connect(path: &Utf8Path) -> Result<Attached, ConnectError> {
     let mut reader = BufReader::new(reader);
     let silent = |reason: String| ConnectError::Silent { path: path.to_owned(), reason };
     let hello = match tokio::time::timeout(HELLO_WITHIN, first(&mut reader)).await {
-        Ok(Ok(First::Hello(hello))) => hello,
-        Ok(Ok(First::Refusal(Refusal { error: reason }))) => {
+        Ok(Ok(FirstLine::Hello(hello))) => hello,
+        Ok(Ok(FirstLine::Refusal(SocketRefusal { error: reason }))) => {
             return Err(ConnectError::Refused { path: path.to_owned(), reason });
         }
         Ok(Err(error)) => return Err(silent(error.to_string())),
@@ -78,10 +78,10 @@ pub async fn connect(path: &Utf8Path) -> Result<Attached, ConnectError> {
     let (commands, requests) = decurion_protocol::commands::channel();
     tokio::spawn(send(writer, requests));
     let link = Link { session: hello.session, commands, events: events(reader), again: None };
-    Ok(Attached { hello, link, sent: 0 })
+    Ok(AttachedSession { hello, link, sent: 0 })
 }
 
-impl Attached {
+impl AttachedSession {
     /// Sends a command and waits for the reply; other events are skipped. If the owner ends the connection over it, its
     /// reason is the reply. None if the session ended before it replied.
     pub async fn ask(&mut self, command: Command) -> Option<Reply> {
@@ -115,17 +115,17 @@ fn system(path: &Utf8Path, source: io::Error) -> ConnectError {
 /// What an owner says first.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum First {
+enum FirstLine {
     Hello(Hello),
-    Refusal(Refusal),
+    Refusal(SocketRefusal),
 }
 
-async fn first(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<First> {
+async fn first(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<FirstLine> {
     let mut line = Vec::new();
     match next_line(reader, &mut line, LONGEST_HELLO).await? {
-        Line::Whole => serde_json::from_slice(&line).map_err(io::Error::from),
-        Line::TooLong => Err(io::Error::other("its first line is too long")),
-        Line::End => Err(io::ErrorKind::UnexpectedEof.into()),
+        SocketLine::Whole => serde_json::from_slice(&line).map_err(io::Error::from),
+        SocketLine::TooLong => Err(io::Error::other("its first line is too long")),
+        SocketLine::End => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
@@ -171,18 +171,21 @@ impl Incoming {
             return None;
         }
         // A connection that breaks is an owner that is gone, like one that ends.
-        let read = next_line(&mut self.reader, &mut self.line, LONGEST_EVENT).await.unwrap_or(Line::End);
+        let read =
+            next_line(&mut self.reader, &mut self.line, LONGEST_EVENT).await.unwrap_or(SocketLine::End);
         let line = match read {
-            Line::Whole => &self.line,
-            Line::TooLong => return Some(self.last_words("an event is too long to be read".to_owned())),
-            Line::End => return None,
+            SocketLine::Whole => &self.line,
+            SocketLine::TooLong => {
+                return Some(self.last_words("an event is too long to be read".to_owned()));
+            }
+            SocketLine::End => return None,
         };
         match serde_json::from_slice::<Envelope>(line) {
             Ok(envelope) => {
                 (self.seq, self.at, self.run) = (envelope.seq, envelope.at, envelope.run);
                 Some(envelope)
             }
-            Err(error) => Some(match serde_json::from_slice::<Refusal>(line) {
+            Err(error) => Some(match serde_json::from_slice::<SocketRefusal>(line) {
                 Ok(refusal) => self.last_words(refusal.error),
                 Err(_) => self.last_words(format!("not an event: {error}")),
             }),
@@ -213,7 +216,7 @@ impl LiveSessions {
         self.folder.join(format!("{session}.sock"))
     }
 
-    pub async fn attach(&self, session: SessionId) -> Result<Attached, ConnectError> {
+    pub async fn attach(&self, session: SessionId) -> Result<AttachedSession, ConnectError> {
         connect(&self.socket(session)).await
     }
 

@@ -12,7 +12,7 @@ const KEPT_CAPACITY: usize = 64 << 10;
 
 /// What a connection has next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum SocketLine {
     /// A line, without its end.
     Whole,
     /// More bytes than a line may have.
@@ -26,16 +26,16 @@ pub async fn next_line(
     reader: &mut (impl AsyncBufRead + Unpin),
     line: &mut Vec<u8>,
     limit: usize,
-) -> io::Result<Line> {
+) -> io::Result<SocketLine> {
     line.clear();
     // One long line does not keep its memory for as long as the connection lasts.
     line.shrink_to(KEPT_CAPACITY);
     reader.take(limit as u64 + 1).read_until(b'\n', line).await?;
     if line.last() == Some(&b'\n') {
         line.pop();
-        return Ok(Line::Whole);
+        return Ok(SocketLine::Whole);
     }
-    Ok(if line.len() > limit { Line::TooLong } else { Line::End })
+    Ok(if line.len() > limit { SocketLine::TooLong } else { SocketLine::End })
 }
 
 /// Reads to the end of the line and keeps nothing of it.

@@ -1,7 +1,7 @@
 //! A timeline for a terminal. Takes a [`Timeline`] and a number of columns; gives a row of cells for each agent and for each
 //! background command, in the order of the tree.
 
-use super::{Span, SpanKind, Timeline, duration};
+use super::{SpanKind, TimeSpan, Timeline, duration};
 
 /// Who did what when, in columns of the same length.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,12 +19,12 @@ pub struct ChartRow {
     pub depth: usize,
     pub name: String,
     /// What it did, a cell for each column.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<ChartCell>,
 }
 
 /// What an agent did in one column. Of several activities the last in this order, so that short ones are visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Cell {
+pub enum ChartCell {
     /// It was not at work.
     Nothing,
     /// It waited for others.
@@ -41,7 +41,7 @@ impl Timeline {
     pub fn chart(&self, columns: usize) -> Chart {
         // What stood still before the first work is no part of it.
         let begins = self.spans.iter().map(|span| span.from).min().unwrap_or(0);
-        let scale = Scale { begins, length: self.end.saturating_sub(begins).max(1), columns };
+        let scale = ChartScale { begins, length: self.end.saturating_sub(begins).max(1), columns };
         let mut rows = Vec::new();
         for (lane, agent) in self.agents.iter().enumerate() {
             let name = match (agent.depth, agent.description.as_str()) {
@@ -62,15 +62,15 @@ impl Timeline {
 }
 
 /// Where a moment stands.
-struct Scale {
+struct ChartScale {
     begins: u64,
     length: u64,
     columns: usize,
 }
 
-impl Scale {
-    fn cells<'a>(&self, spans: impl Iterator<Item = &'a Span>) -> Vec<Cell> {
-        let mut cells = vec![Cell::Nothing; self.columns];
+impl ChartScale {
+    fn cells<'a>(&self, spans: impl Iterator<Item = &'a TimeSpan>) -> Vec<ChartCell> {
+        let mut cells = vec![ChartCell::Nothing; self.columns];
         for span in spans {
             let kind = cell(span);
             for cell in cells.iter_mut().take(self.column(span.to) + 1).skip(self.column(span.from)) {
@@ -88,14 +88,14 @@ impl Scale {
     }
 }
 
-fn cell(span: &Span) -> Cell {
+fn cell(span: &TimeSpan) -> ChartCell {
     match span.kind {
-        SpanKind::Permission => Cell::Asks,
+        SpanKind::Permission => ChartCell::Asks,
         // A call of an agent is a wait for it: the work is in the agent's own row.
-        SpanKind::Tool if matches!(span.name.as_str(), "Agent" | "Task") => Cell::Waits,
-        SpanKind::Tool | SpanKind::Shell => Cell::Tool,
-        SpanKind::Model | SpanKind::Compaction => Cell::Model,
-        _ => Cell::Waits,
+        SpanKind::Tool if matches!(span.name.as_str(), "Agent" | "Task") => ChartCell::Waits,
+        SpanKind::Tool | SpanKind::Shell => ChartCell::Tool,
+        SpanKind::Model | SpanKind::Compaction => ChartCell::Model,
+        _ => ChartCell::Waits,
     }
 }
 
@@ -119,18 +119,18 @@ mod tests {
         }
     }
 
-    fn span(lane: usize, kind: SpanKind, name: &str, from: u64, to: u64) -> Span {
+    fn span(lane: usize, kind: SpanKind, name: &str, from: u64, to: u64) -> TimeSpan {
         let (name, facts) = (name.to_owned(), Vec::new());
-        Span { lane, track: 0, kind, name, from, to, facts, unfinished: false }
+        TimeSpan { lane, track: 0, kind, name, from, to, facts, unfinished: false }
     }
 
     fn drawn(chart: &Chart) -> String {
-        let sign = |cell: &Cell| match cell {
-            Cell::Nothing => '.',
-            Cell::Waits => '-',
-            Cell::Model => 'm',
-            Cell::Tool => 't',
-            Cell::Asks => '?',
+        let sign = |cell: &ChartCell| match cell {
+            ChartCell::Nothing => '.',
+            ChartCell::Waits => '-',
+            ChartCell::Model => 'm',
+            ChartCell::Tool => 't',
+            ChartCell::Asks => '?',
         };
         let row = |row: &ChartRow| {
             let cells: String = row.cells.iter().map(sign).collect();

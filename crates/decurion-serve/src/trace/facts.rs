@@ -6,7 +6,7 @@ use decurion_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::Facts;
+use super::SpanFacts;
 use crate::progress::one_line;
 
 /// A text of any origin as a short value.
@@ -24,7 +24,7 @@ pub(super) fn class(spec: &RunSpec) -> &'static str {
 }
 
 /// What was decided for a run.
-pub(super) fn selected(attention: Option<Attention>, spec: &RunSpec) -> Facts {
+pub(super) fn selected(attention: Option<Attention>, spec: &RunSpec) -> SpanFacts {
     let mut facts = vec![
         ("type", text(&spec.definition.name)),
         ("source", json!(spec.definition.source)),
@@ -42,7 +42,7 @@ pub(super) fn selected(attention: Option<Attention>, spec: &RunSpec) -> Facts {
 }
 
 /// The result of a run.
-pub(super) fn completed(outcome: &Outcome, totals: &Totals, tools: u32) -> Facts {
+pub(super) fn completed(outcome: &Outcome, totals: &Totals, tools: u32) -> SpanFacts {
     let usage = &totals.usage;
     let mut facts = vec![
         ("outcome", json!(outcome.word())),
@@ -74,7 +74,7 @@ pub(super) fn asked_facts(
     message: &Message,
     meta: &MessageMeta,
     usage: &Usage,
-) -> Facts {
+) -> SpanFacts {
     let mut facts = vec![("request", json!(class))];
     if meta.usage.is_some() {
         facts.extend([

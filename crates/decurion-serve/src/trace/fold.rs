@@ -17,18 +17,18 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::facts::{asked_facts, class, completed, selected, text};
-use super::{Counter, Facts, FlowKind, Instant, Span, SpanKind, Timeline};
+use super::{Counter, FlowKind, Instant, SpanFacts, SpanKind, TimeSpan, Timeline};
 use crate::progress::one_line;
 
 /// A timeline in the making.
 #[derive(Debug, Default)]
-pub struct Fold {
+pub struct TimelineFold {
     session: Option<SessionId>,
     began: Option<Timestamp>,
     now: u64,
-    rows: Vec<Row>,
+    rows: Vec<AgentRow>,
     places: HashMap<Option<AgentId>, usize>,
-    spans: Vec<Span>,
+    spans: Vec<TimeSpan>,
     /// Calls and commands, which get their tracks at the end.
     strips: Vec<Strip>,
     shells: HashMap<TaskId, usize>,
@@ -42,7 +42,7 @@ pub struct Fold {
 
 /// What is known of one agent.
 #[derive(Debug, Default)]
-struct Row {
+struct AgentRow {
     agent: Option<AgentId>,
     parent: Option<AgentId>,
     kind: String,
@@ -52,10 +52,10 @@ struct Row {
     attention: Option<Attention>,
     class: &'static str,
     outcome: Option<&'static str>,
-    run: Option<Open>,
-    turn: Option<Open>,
+    run: Option<OpenSpan>,
+    turn: Option<OpenSpan>,
     queued: Option<u64>,
-    calls: Vec<Call>,
+    calls: Vec<SpannedCall>,
     /// When its conversation last moved: no request was asked before that.
     moved: u64,
     /// When its last run began and ended.
@@ -72,21 +72,21 @@ struct Row {
 
 /// Something that has begun.
 #[derive(Debug)]
-struct Open {
+struct OpenSpan {
     from: u64,
     to: u64,
     name: String,
-    facts: Facts,
+    facts: SpanFacts,
 }
 
 /// A call that is asked about or runs.
 #[derive(Debug)]
-struct Call {
+struct SpannedCall {
     id: CallId,
     strip: usize,
     tool: String,
-    asked: Option<(u64, Facts)>,
-    running: Option<(u64, Facts)>,
+    asked: Option<(u64, SpanFacts)>,
+    running: Option<(u64, SpanFacts)>,
 }
 
 /// A stretch of time that must not overlap another on its track.
@@ -97,7 +97,7 @@ struct Strip {
     to: u64,
     is_shell: bool,
     /// For a command: its name and facts, until it ends.
-    shell: Option<(String, Facts)>,
+    shell: Option<(String, SpanFacts)>,
     spans: Vec<usize>,
     track: usize,
 }
@@ -106,21 +106,21 @@ struct Strip {
 #[derive(Debug)]
 struct Arrow {
     kind: FlowKind,
-    from: End,
-    to: Option<End>,
+    from: ArrowEnd,
+    to: Option<ArrowEnd>,
     /// Whose track it must end on.
     reader: Option<AgentId>,
 }
 
 /// One end of an arrow: on a call or command, or on the agent's own track.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct ArrowEnd {
     row: usize,
     strip: Option<usize>,
     at: u64,
 }
 
-impl Fold {
+impl TimelineFold {
     pub fn new() -> Self {
         Self::default()
     }
@@ -188,7 +188,8 @@ impl Fold {
             span.lane = place[span.lane];
         }
         spans.sort_by(|one, other| {
-            let key = |span: &Span| (span.lane, span.track, span.from, std::cmp::Reverse(span.to), span.kind);
+            let key =
+                |span: &TimeSpan| (span.lane, span.track, span.from, std::cmp::Reverse(span.to), span.kind);
             key(one).cmp(&key(other))
         });
         let mut instants = self.instants;
@@ -210,12 +211,17 @@ impl Fold {
         }
         let kind = if agent.is_none() { "main" } else { "agent" };
         let class = if agent.is_none() { "main" } else { "agent:custom" };
-        self.rows.push(Row { agent: agent.cloned(), kind: kind.to_owned(), class, ..Row::default() });
+        self.rows.push(AgentRow {
+            agent: agent.cloned(),
+            kind: kind.to_owned(),
+            class,
+            ..AgentRow::default()
+        });
         self.places.insert(agent.cloned(), self.rows.len() - 1);
         self.rows.len() - 1
     }
 
-    fn instant(&mut self, lane: usize, name: &'static str, facts: Facts) {
+    fn instant(&mut self, lane: usize, name: &'static str, facts: SpanFacts) {
         self.instants.push(Instant { lane, at: self.now, name, facts });
     }
 
@@ -229,9 +235,9 @@ impl Fold {
     }
 
     /// Puts a span on an agent's own track.
-    fn span(&mut self, lane: usize, kind: SpanKind, open: Open, unfinished: bool) {
-        let Open { from, to, name, facts } = open;
-        self.spans.push(Span { lane, track: 0, kind, name, from, to: to.max(from), facts, unfinished });
+    fn span(&mut self, lane: usize, kind: SpanKind, open: OpenSpan, unfinished: bool) {
+        let OpenSpan { from, to, name, facts } = open;
+        self.spans.push(TimeSpan { lane, track: 0, kind, name, from, to: to.max(from), facts, unfinished });
     }
 
     // Runs.
@@ -252,9 +258,9 @@ impl Fold {
             ("model", text(&spec.model)),
             ("run", json!(spec.run)),
         ];
-        state.run = Some(Open { from: now, to: now, name, facts: run });
+        state.run = Some(OpenSpan { from: now, to: now, name, facts: run });
         if let Some(arrow) = state.spawn.take() {
-            self.flows[arrow].to = Some(End { row, strip: None, at: now });
+            self.flows[arrow].to = Some(ArrowEnd { row, strip: None, at: now });
         }
         if self.rows[row].turns == 0 {
             self.count(row);
@@ -269,7 +275,7 @@ impl Fold {
         if state.run.is_none() {
             state.moved = now;
             let facts = vec![("agent", json!(state.agent)), ("recorded", json!("elsewhere"))];
-            state.run = Some(Open { from: now, to: now, name: "earlier".to_owned(), facts });
+            state.run = Some(OpenSpan { from: now, to: now, name: "earlier".to_owned(), facts });
         }
     }
 
@@ -293,7 +299,7 @@ impl Fold {
         // One that was lost with its process ended where that was last seen.
         if let (Some(agent), Some((began, rested))) = (agent, self.rows[row].last) {
             let id = EndingId { task: agent.clone().into(), run: Some(run) };
-            let from = End { row, strip: None, at: inside(began, rested) };
+            let from = ArrowEnd { row, strip: None, at: inside(began, rested) };
             self.ended(id, from, self.rows[row].parent.clone());
         }
     }
@@ -346,7 +352,7 @@ impl Fold {
         }
         self.rows[row].moved = self.now;
         for delivery in &meta.delivers {
-            self.told(delivery, End { row, strip: None, at: self.now });
+            self.told(delivery, ArrowEnd { row, strip: None, at: self.now });
         }
     }
 
@@ -364,7 +370,7 @@ impl Fold {
         state.turns += 1;
         let class = state.class;
         let name = format!("turn {}", state.turns);
-        state.turn = Some(Open { from: asked, to: now, name, facts: Facts::new() });
+        state.turn = Some(OpenSpan { from: asked, to: now, name, facts: SpanFacts::new() });
         let usage = meta.usage.clone().unwrap_or_default();
         state.used.add(&usage);
         state.cost = state.cost.plus(meta.cost.unwrap_or_default());
@@ -374,7 +380,7 @@ impl Fold {
             (None, _) => "model".to_owned(),
         };
         let facts = asked_facts(class, message, meta, &usage);
-        self.span(row, SpanKind::Model, Open { from: asked, to: now, name, facts }, false);
+        self.span(row, SpanKind::Model, OpenSpan { from: asked, to: now, name, facts }, false);
         if let Some(timing) = &meta.timing {
             self.waits(row, asked, timing);
         }
@@ -395,7 +401,7 @@ impl Fold {
                 _ => "waits",
             };
             let name = name.to_owned();
-            self.span(row, kind, Open { from, to, name, facts: Facts::new() }, false);
+            self.span(row, kind, OpenSpan { from, to, name, facts: SpanFacts::new() }, false);
             earliest = to;
         }
     }
@@ -413,7 +419,7 @@ impl Fold {
         self.end_calls(row, moved);
         self.end_turn(row);
         let facts = vec![("trigger", text(trigger)), ("tokens_before", json!(tokens))];
-        let open = Open { from: moved, to: self.now, name: "compaction".to_owned(), facts };
+        let open = OpenSpan { from: moved, to: self.now, name: "compaction".to_owned(), facts };
         self.span(row, SpanKind::Compaction, open, false);
         self.rows[row].moved = self.now;
     }
@@ -442,7 +448,7 @@ impl Fold {
         self.strips.push(Strip { row, from, to: from, is_shell: false, shell: None, spans, track: 0 });
         let (strip, tool) = (self.strips.len() - 1, one_line(if tool.is_empty() { "call" } else { tool }));
         let calls = &mut self.rows[row].calls;
-        calls.push(Call { id: id.clone(), strip, tool, asked: None, running: None });
+        calls.push(SpannedCall { id: id.clone(), strip, tool, asked: None, running: None });
         calls.len() - 1
     }
 
@@ -494,7 +500,7 @@ impl Fold {
             self.end_call(row, place, now, false);
         }
         let from = strip.map_or(now, |strip| self.strips[strip].from);
-        let end = End { row, strip, at: inside(from, now) };
+        let end = ArrowEnd { row, strip, at: inside(from, now) };
         for effect in &output.effects {
             if let ToolEffect::Delivered { delivery } = effect {
                 self.told(delivery, end);
@@ -508,7 +514,7 @@ impl Fold {
         question: QuestionId,
         id: &CallId,
         tool: &str,
-        facts: Facts,
+        facts: SpanFacts,
     ) {
         let row = self.row(agent);
         self.working(row);
@@ -535,7 +541,7 @@ impl Fold {
         }
         let strip = call.strip;
         let name = format!("permission: {}", call.tool);
-        let open = Open { from, to: at, name, facts };
+        let open = OpenSpan { from, to: at, name, facts };
         self.strip_span(strip, SpanKind::Permission, open, by.is_none());
     }
 
@@ -543,7 +549,7 @@ impl Fold {
         self.end_question(row, place, at, None);
         let call = self.rows[row].calls.swap_remove(place);
         if let Some((from, facts)) = call.running {
-            let open = Open { from, to: at, name: call.tool, facts };
+            let open = OpenSpan { from, to: at, name: call.tool, facts };
             self.strip_span(call.strip, SpanKind::Tool, open, unfinished);
         }
         let strip = &mut self.strips[call.strip];
@@ -560,7 +566,7 @@ impl Fold {
         }
     }
 
-    fn strip_span(&mut self, strip: usize, kind: SpanKind, open: Open, unfinished: bool) {
+    fn strip_span(&mut self, strip: usize, kind: SpanKind, open: OpenSpan, unfinished: bool) {
         let row = self.strips[strip].row;
         self.strips[strip].spans.push(self.spans.len());
         self.span(row, kind, open, unfinished);
@@ -572,7 +578,7 @@ impl Fold {
         let parent = self.row(record.parent.as_ref());
         let calls = &self.rows[parent].calls;
         let by = record.call.as_ref().and_then(|id| calls.iter().find(|call| call.id == *id));
-        let from = by.map(|call| End { row: parent, strip: Some(call.strip), at: self.now });
+        let from = by.map(|call| ArrowEnd { row: parent, strip: Some(call.strip), at: self.now });
         if record.kind == TaskKind::LocalBash {
             return self.shell_opened(record, parent, from);
         }
@@ -597,7 +603,7 @@ impl Fold {
         }
     }
 
-    fn shell_opened(&mut self, record: &TaskRecord, row: usize, from: Option<End>) {
+    fn shell_opened(&mut self, record: &TaskRecord, row: usize, from: Option<ArrowEnd>) {
         let facts = vec![("task", text(record.task.as_str())), ("command", text(&record.prompt))];
         let name = one_line(if record.description.is_empty() { &record.prompt } else { &record.description });
         self.strips.push(Strip {
@@ -612,7 +618,7 @@ impl Fold {
         let strip = self.strips.len() - 1;
         self.shells.insert(record.task.clone(), strip);
         if let Some(from) = from {
-            let to = Some(End { row, strip: Some(strip), at: self.now });
+            let to = Some(ArrowEnd { row, strip: Some(strip), at: self.now });
             self.flows.push(Arrow { kind: FlowKind::Spawn, from, to, reader: None });
         }
     }
@@ -636,7 +642,7 @@ impl Fold {
     fn end_queue(&mut self, row: usize, at: u64, unfinished: bool) {
         if let Some(from) = self.rows[row].queued.take() {
             self.rows[row].moved = at;
-            let open = Open { from, to: at, name: "queue".to_owned(), facts: Facts::new() };
+            let open = OpenSpan { from, to: at, name: "queue".to_owned(), facts: SpanFacts::new() };
             self.span(row, SpanKind::Queue, open, unfinished);
         }
     }
@@ -650,21 +656,21 @@ impl Fold {
         }
         let (row, from) = (self.strips[strip].row, self.strips[strip].from);
         self.strips[strip].to = at;
-        self.strip_span(strip, SpanKind::Shell, Open { from, to: at, name, facts }, outcome.is_none());
+        self.strip_span(strip, SpanKind::Shell, OpenSpan { from, to: at, name, facts }, outcome.is_none());
         if outcome.is_some() {
             let id = EndingId { task: task.clone(), run: None };
-            let end = End { row, strip: Some(strip), at: inside(from, at) };
+            let end = ArrowEnd { row, strip: Some(strip), at: inside(from, at) };
             self.ended(id, end, self.rows[row].agent.clone());
         }
     }
 
     /// Something ended, and an agent is to be notified.
-    fn ended(&mut self, id: EndingId, from: End, reader: Option<AgentId>) {
+    fn ended(&mut self, id: EndingId, from: ArrowEnd, reader: Option<AgentId>) {
         self.untold.insert(id, self.flows.len());
         self.flows.push(Arrow { kind: FlowKind::Report, from, to: None, reader });
     }
 
-    fn told(&mut self, delivery: &Delivery, end: End) {
+    fn told(&mut self, delivery: &Delivery, end: ArrowEnd) {
         if let Delivery::Ending(id) = delivery
             && let Some(arrow) = self.untold.remove(id)
         {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::{Facts, Instant, Lane, Moment, Span, Timeline};
+use super::{Instant, Lane, Moment, SpanFacts, TimeSpan, Timeline};
 
 impl Timeline {
     /// Writes the whole as one JSON object.
@@ -88,7 +88,7 @@ fn names(place: usize, lane: &Lane) -> Vec<Value> {
     all
 }
 
-fn complete(span: &Span) -> Value {
+fn complete(span: &TimeSpan) -> Value {
     let mut args = members(&span.facts);
     if span.unfinished {
         args.insert("unfinished".to_owned(), json!(true));
@@ -113,6 +113,6 @@ fn flow_end(phase: &str, index: usize, name: &str, moment: Moment) -> Value {
     })
 }
 
-fn members(facts: &Facts) -> Map<String, Value> {
+fn members(facts: &SpanFacts) -> Map<String, Value> {
     facts.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
 }

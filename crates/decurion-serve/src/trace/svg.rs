@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use self::scale::Scale;
-use super::{Flow, FlowKind, Instant, Lane, Span, SpanKind, Timeline, duration};
+use self::scale::TimeScale;
+use super::{Flow, FlowKind, Instant, Lane, SpanKind, TimeSpan, Timeline, duration};
 
 const WIDTH: f64 = 1400.0;
 /// Where the names end and time begins, and where time ends.
@@ -42,14 +42,14 @@ text{font:11px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fil
 
 impl Timeline {
     pub fn svg(&self) -> String {
-        let drawing = Drawing::new(self);
+        let drawing = SvgDrawing::new(self);
         drawing.draw()
     }
 }
 
-struct Drawing<'a> {
+struct SvgDrawing<'a> {
     timeline: &'a Timeline,
-    scale: Scale,
+    scale: TimeScale,
     /// The top of each lane that is drawn.
     tops: Vec<f64>,
     /// The height of a row.
@@ -58,7 +58,7 @@ struct Drawing<'a> {
     out: String,
 }
 
-impl<'a> Drawing<'a> {
+impl<'a> SvgDrawing<'a> {
     fn new(timeline: &'a Timeline) -> Self {
         let shown = timeline.agents.len().min(MOST_LANES);
         let row = if shown > MANY { 13.0 } else { 20.0 };
@@ -69,7 +69,7 @@ impl<'a> Drawing<'a> {
             let (calls, shells) = rows(lane);
             bottom += number(calls + shells) * row + if shown > MANY { 3.0 } else { 10.0 };
         }
-        Self { timeline, scale: Scale::new(timeline, LEFT, RIGHT), tops, row, bottom, out: String::new() }
+        Self { timeline, scale: TimeScale::new(timeline, LEFT, RIGHT), tops, row, bottom, out: String::new() }
     }
 
     fn draw(mut self) -> String {
@@ -246,7 +246,7 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    fn span(&mut self, span: &Span, middle: f64, x: f64, wide: f64) {
+    fn span(&mut self, span: &TimeSpan, middle: f64, x: f64, wide: f64) {
         let high = match span.kind {
             SpanKind::Run => self.row,
             SpanKind::Turn => self.row - 3.0,
@@ -328,7 +328,7 @@ fn rows(lane: &Lane) -> (usize, usize) {
     (lane.tracks.clamp(1, MOST_ROWS), lane.shells.min(MOST_SHELLS))
 }
 
-fn is_failed(span: &Span) -> bool {
+fn is_failed(span: &TimeSpan) -> bool {
     let failed = |name: &str, value: &Value| match name {
         "is_error" => *value == Value::Bool(true),
         "outcome" => span.kind != SpanKind::Turn && value.as_str().is_some_and(|word| word != "completed"),
@@ -382,7 +382,7 @@ fn about_lane(lane: &Lane) -> String {
     format!("{} {}\n{}\n{}", lane.kind, lane.description, lane.path, lane.outcome.unwrap_or("unfinished"))
 }
 
-fn about_span(span: &Span) -> String {
+fn about_span(span: &TimeSpan) -> String {
     let unfinished = if span.unfinished { " (unfinished)" } else { "" };
     let took = duration(span.to - span.from);
     let head =
@@ -400,7 +400,7 @@ fn about_flow(timeline: &Timeline, flow: &Flow) -> String {
     if flow.unfinished { format!("{words} (not on record)") } else { words }
 }
 
-fn facts(facts: &super::Facts) -> String {
+fn facts(facts: &super::SpanFacts) -> String {
     let one = |(name, value): &(&'static str, Value)| match value {
         Value::String(text) => format!("{name}: {text}"),
         other => format!("{name}: {other}"),

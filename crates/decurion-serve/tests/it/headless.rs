@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use decurion_protocol::{Block, Command, Envelope, Event, Link, Outcome, Reply, RequestId, RunId, SessionId};
-use decurion_serve::{Facts, Finish, Format, Headless, Lines, Progress, Signal, StreamJson};
+use decurion_serve::{
+    Finish, Format, Headless, LineWriterQueue, ProgressOutput, StopSignal, StreamFacts, StreamJson,
+};
 use expect_test::{Expect, expect};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
@@ -224,9 +226,9 @@ async fn an_interrupt_while_only_agents_work_ends_them() {
     let (answered, ()) = tokio::join!(work, async {
         // The root has ended long before, and its agent waits.
         tokio::time::sleep(std::time::Duration::from_secs(100)).await;
-        signal.send(Signal::Interrupt).await.unwrap();
+        signal.send(StopSignal::Interrupt).await.unwrap();
     });
-    assert_eq!(answered.finish.signal, Some(Signal::Interrupt));
+    assert_eq!(answered.finish.signal, Some(StopSignal::Interrupt));
     let kinds: Vec<String> = values(&answered.out)
         .iter()
         .filter(|line| line["type"] == "result" || line["subtype"] == "task_notification")
@@ -270,9 +272,9 @@ async fn ended_with(root: &[Outcome], unheard: Value) -> Finish {
     let headless = Headless {
         link: Link { session, commands, events, again: None },
         format: Format::Text,
-        stream: StreamJson::new(session, Facts::default()),
-        out: Lines::to(Kept::default()).unwrap(),
-        progress: Progress::Off,
+        stream: StreamJson::new(session, StreamFacts::default()),
+        out: LineWriterQueue::to(Kept::default()).unwrap(),
+        progress: ProgressOutput::Off,
     };
     let work = Command::Prompt { blocks: vec![Block::text("go")] };
     headless.answer(work, &mut mpsc::channel(1).1).await.unwrap()

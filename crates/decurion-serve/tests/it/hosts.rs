@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use decurion_protocol::{Elicitation, ElicitationAction, Elicited, Outcome, Rule, Wanted};
-use decurion_serve::{Facts, Finish, Format, Host, HostAgent, Input, Lines, Progress};
+use decurion_serve::{
+    Finish, Format, HostAgent, HostOutput, HostReader, LineWriterQueue, ProgressOutput, StreamFacts,
+};
 use decurion_testkit::asking::Asking;
 use decurion_testkit::stage::Stage;
 use expect_test::expect;
@@ -76,24 +78,28 @@ pub struct Over {
 
 /// Lets a host talk to the session of this stage until it hangs up.
 pub async fn converse(stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> Over {
-    converse_with(stage, Facts { partial: true, ..Facts::default() }, host).await
+    converse_with(stage, StreamFacts { partial: true, ..StreamFacts::default() }, host).await
 }
 
 /// The same with one that is shown this.
-pub async fn converse_with(mut stage: Stage, facts: Facts, host: impl AsyncFnOnce(&mut Talking)) -> Over {
+pub async fn converse_with(
+    mut stage: Stage,
+    facts: StreamFacts,
+    host: impl AsyncFnOnce(&mut Talking),
+) -> Over {
     stage.request.answers = true;
     let (out, problems) = (Kept::default(), Kept::default());
-    let mut headless = headless_with(&stage, Format::StreamJson, &out, Progress::Off, facts).await;
+    let mut headless = headless_with(&stage, Format::StreamJson, &out, ProgressOutput::Off, facts).await;
     headless.stream = headless.stream.with_replay(stage.request.entrypoint == ECHOED);
     let (input, ours) = tokio::io::duplex(1 << 16);
     let model = Some("scripted".to_owned());
     let agents = vec![HostAgent { name: "worker".into(), description: "works".into(), model }];
-    let problems_out = Lines::to(problems.clone()).unwrap();
+    let problems_out = LineWriterQueue::to(problems.clone()).unwrap();
     let known = Arc::new(decurion_serve::NothingKnown);
-    let lines = Host { agents, commands: Vec::new(), known, problems: problems_out, greeted: false };
+    let lines = HostOutput { agents, commands: Vec::new(), known, problems: problems_out, greeted: false };
     let mut talking = Talking { input: Some(input), out: out.clone() };
     let (_keep, mut signals) = mpsc::channel(1);
-    let conversing = Box::pin(headless.converse(lines, Input::new(BufReader::new(ours)), &mut signals));
+    let conversing = Box::pin(headless.converse(lines, HostReader::new(BufReader::new(ours)), &mut signals));
     let (finish, ()) = tokio::join!(conversing, async {
         host(&mut talking).await;
         talking.hang_up();

@@ -1,7 +1,7 @@
 //! A host whose own functions are hooks and that has MCP servers of its own, over its input and output.
 
 use decurion_protocol::{HookDeclaration, HookEvent, OnFailure};
-use decurion_serve::{Facts, Format, Signal};
+use decurion_serve::{Format, StopSignal, StreamFacts};
 use decurion_testkit::hosted::{self, serve};
 use decurion_testkit::stage::Stage;
 use expect_test::expect;
@@ -104,7 +104,7 @@ async fn an_interrupt_takes_a_hook_back() {
 
 /// What is shown of hooks, of the end of tasks and as results, a line each.
 async fn hooks_shown(stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> String {
-    let over = converse_with(stage, Facts { hooks: true, ..Facts::default() }, host).await;
+    let over = converse_with(stage, StreamFacts { hooks: true, ..StreamFacts::default() }, host).await;
     let line = |line: &Value| {
         let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
         match text("subtype").as_str() {
@@ -201,7 +201,7 @@ async fn a_host_that_hangs_up_fails_what_is_out_and_what_comes() {
 async fn without_a_host_a_hook_of_one_fails_at_once() {
     let mut stage = hooked(ONE_CALL, &[(HookEvent::PreToolUse, "hook_0"), (HookEvent::SessionEnd, "hook_1")]);
     stage.hooks[0].on_failure = OnFailure::Block;
-    let (_keep, mut signals) = mpsc::channel::<Signal>(1);
+    let (_keep, mut signals) = mpsc::channel::<StopSignal>(1);
     let answered = answered_with(&stage, Format::StreamJson, &mut signals).await;
     let said = "PreToolUse hook [hook_0]: host disconnected";
     assert!(answered.out.contains(said), "{}", answered.out);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use decurion_protocol::Place;
-use decurion_serve::{Lines, McpServe};
+use decurion_serve::{LineWriterQueue, McpServe};
 use decurion_testkit::stage::Stage;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -55,7 +55,7 @@ impl Called {
                 their_output.write_all(&bytes).await.unwrap();
             }
         });
-        let lines = Lines::to(Piped(sender)).unwrap();
+        let lines = LineWriterQueue::to(Piped(sender)).unwrap();
         let serving = tokio::spawn(serve.serve(BufReader::new(their_input), lines));
         Self { input: Some(input), output: BufReader::new(output).lines(), serving }
     }

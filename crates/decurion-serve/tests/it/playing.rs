@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use decurion_protocol::link::Place as _;
 use decurion_protocol::{Block, Command};
-use decurion_serve::{Facts, Finish, Format, Headless, Lines, Progress, Signal, StreamJson};
+use decurion_serve::{
+    Finish, Format, Headless, LineWriterQueue, ProgressOutput, StopSignal, StreamFacts, StreamJson,
+};
 use decurion_testkit::stage::Stage;
 use decurion_testkit::stream_schema::check_value;
 use serde_json::Value;
@@ -48,8 +50,8 @@ pub fn stage(script: &str) -> Stage {
 }
 
 /// A headless front end on this stage that prints there.
-pub async fn headless(stage: &Stage, format: Format, out: &Kept, progress: Progress) -> Headless {
-    headless_with(stage, format, out, progress, Facts { partial: true, ..Facts::default() }).await
+pub async fn headless(stage: &Stage, format: Format, out: &Kept, progress: ProgressOutput) -> Headless {
+    headless_with(stage, format, out, progress, StreamFacts { partial: true, ..StreamFacts::default() }).await
 }
 
 /// The same, told otherwise what to show.
@@ -57,24 +59,29 @@ pub async fn headless_with(
     stage: &Stage,
     format: Format,
     out: &Kept,
-    progress: Progress,
-    facts: Facts,
+    progress: ProgressOutput,
+    facts: StreamFacts,
 ) -> Headless {
     let link = stage.engine().open(stage.request.clone()).await.unwrap();
-    let facts = Facts { api_key_source: "none".into(), version: "0".into(), sandbox: "none".into(), ..facts };
+    let facts =
+        StreamFacts { api_key_source: "none".into(), version: "0".into(), sandbox: "none".into(), ..facts };
     let stream = StreamJson::new(link.session, facts).with_agents(vec!["worker".into()]);
-    Headless { link, format, stream, out: Lines::to(out.clone()).unwrap(), progress }
+    Headless { link, format, stream, out: LineWriterQueue::to(out.clone()).unwrap(), progress }
 }
 
 /// Answers a prompt on this stage.
 pub async fn answered(stage: &Stage, format: Format) -> Answered {
-    answered_with(stage, format, &mut mpsc::channel::<Signal>(1).1).await
+    answered_with(stage, format, &mut mpsc::channel::<StopSignal>(1).1).await
 }
 
 /// The same, with signals.
-pub async fn answered_with(stage: &Stage, format: Format, signals: &mut mpsc::Receiver<Signal>) -> Answered {
+pub async fn answered_with(
+    stage: &Stage,
+    format: Format,
+    signals: &mut mpsc::Receiver<StopSignal>,
+) -> Answered {
     let (out, progress) = (Kept::default(), Kept::default());
-    let apart = Progress::Apart(Lines::to(progress.clone()).unwrap());
+    let apart = ProgressOutput::Apart(LineWriterQueue::to(progress.clone()).unwrap());
     let headless = headless(stage, format, &out, apart).await;
     let work = Command::Prompt { blocks: vec![Block::text("go")] };
     let finish = headless.answer(work, signals).await.unwrap();

@@ -1,7 +1,7 @@
 //! What a host is told besides the answer: the session's state, hooks, what agents say, and how a turn failed.
 
 use decurion_protocol::{Block, Command, HookDeclaration, HookEvent, Thinking};
-use decurion_serve::{Facts, Format, Progress, Signal, StateLines};
+use decurion_serve::{Format, ProgressOutput, StateLines, StopSignal, StreamFacts};
 use decurion_testkit::stage::Stage;
 use expect_test::expect;
 use serde_json::{Value, json};
@@ -10,11 +10,11 @@ use tokio::sync::mpsc;
 use crate::playing::{Kept, headless_with, short, stage, values};
 
 /// What is printed for a prompt when this is asked for.
-async fn shown(stage: &Stage, facts: Facts) -> String {
+async fn shown(stage: &Stage, facts: StreamFacts) -> String {
     let out = Kept::default();
-    let headless = headless_with(stage, Format::StreamJson, &out, Progress::Off, facts).await;
+    let headless = headless_with(stage, Format::StreamJson, &out, ProgressOutput::Off, facts).await;
     let work = Command::Prompt { blocks: vec![Block::text("go")] };
-    headless.answer(work, &mut mpsc::channel::<Signal>(1).1).await.unwrap();
+    headless.answer(work, &mut mpsc::channel::<StopSignal>(1).1).await.unwrap();
     out.text()
 }
 
@@ -40,7 +40,7 @@ when agent=worker
 
 #[tokio::test]
 async fn a_session_is_idle_once_every_agent_has_ended_and_was_heard() {
-    let facts = Facts { state: StateLines::HostOnly, ..Facts::default() };
+    let facts = StreamFacts { state: StateLines::HostOnly, ..StreamFacts::default() };
     let out = shown(&stage(BEHIND), facts).await;
     expect![[r##"
         session_state_changed {"state":"running","sdk_host_only":true}
@@ -51,7 +51,7 @@ async fn a_session_is_idle_once_every_agent_has_ended_and_was_heard() {
     "##]]
         .assert_eq(&only(&out, &["session_state_changed", "task_started", "task_notification", "init"]));
     assert!(
-        !shown(&stage(BEHIND), Facts::default()).await.contains("session_state"),
+        !shown(&stage(BEHIND), StreamFacts::default()).await.contains("session_state"),
         "only who asks is told"
     );
 }
@@ -62,10 +62,13 @@ async fn what_agents_say_is_shown_to_those_who_ask_at_every_depth() {
         .replace(", \"run_in_background\": true", "")
         .replace("  call Echo", "  say \"looking\"\n  call Echo");
     let said = |out: &str| out.matches("\"looking\"").count();
-    assert_eq!(said(&shown(&stage(&script), Facts::default()).await), 0);
-    assert_eq!(said(&shown(&stage(&script), Facts { agent_text: true, ..Facts::default() }).await), 1);
+    assert_eq!(said(&shown(&stage(&script), StreamFacts::default()).await), 0);
+    assert_eq!(
+        said(&shown(&stage(&script), StreamFacts { agent_text: true, ..StreamFacts::default() }).await),
+        1
+    );
     let behind = BEHIND.replace("  call Echo", "  say \"looking\"\n  call Echo");
-    assert_eq!(said(&shown(&stage(&behind), Facts::default()).await), 1, "nobody waits for that one");
+    assert_eq!(said(&shown(&stage(&behind), StreamFacts::default()).await), 1, "nobody waits for that one");
 }
 
 fn hook(event: HookEvent, command: &str) -> HookDeclaration {
@@ -95,8 +98,8 @@ async fn hooks_are_shown_to_those_who_ask_and_the_start_to_all() {
         hook_started|SessionStart:startup|SessionStart||| null
         hook_response|SessionStart:startup|SessionStart|||error null
     "]]
-    .assert_eq(&without_ids(&shown(&stage, Facts::default()).await));
-    let all = shown(&stage, Facts { hooks: true, ..Facts::default() }).await;
+    .assert_eq(&without_ids(&shown(&stage, StreamFacts::default()).await));
+    let all = shown(&stage, StreamFacts { hooks: true, ..StreamFacts::default() }).await;
     expect![["
         hook_started|SessionStart:startup|SessionStart||| null
         hook_response|SessionStart:startup|SessionStart|||error null
@@ -116,7 +119,7 @@ async fn an_answer_that_never_has_its_shape_ends_after_five_tries() {
         "properties": {"number": {"$ref": "#/$defs/whole"}}, "$defs": {"whole": {"type": "integer"}},
         "required": ["number"],
     }));
-    let lines = values(&shown(&stage, Facts::default()).await);
+    let lines = values(&shown(&stage, StreamFacts::default()).await);
     let result = lines.last().unwrap();
     expect![[r#""error_max_structured_output_retries" "structured_output_retry_exhausted" true ["no answer came in the shape that was asked for, in 5 tries"] tries 5"#]].assert_eq(&format!(
         "{} {} {} {} tries {}",
@@ -133,7 +136,7 @@ async fn how_a_session_thinks_is_in_every_request_and_that_of_agents_with_its_mo
     let mut stage = stage(&BEHIND.replace(", \"run_in_background\": true", ""));
     stage.request.thinking = Some(Thinking::Enabled { budget_tokens: 2_000, display: None });
     stage.request.effort = Some("low".to_owned());
-    shown(&stage, Facts::default()).await;
+    shown(&stage, StreamFacts::default()).await;
     assert_eq!(stage.requests().len(), 4);
     for request in stage.requests() {
         let body: Value = serde_json::from_slice(&request).unwrap();

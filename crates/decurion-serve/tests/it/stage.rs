@@ -7,7 +7,7 @@ use camino::Utf8PathBuf;
 use decurion_protocol::{
     Command, CommandReceiver, Envelope, Event, Reply, Request, RequestId, RunId, SessionId, commands,
 };
-use decurion_serve::socket::{Door, Listener, listen};
+use decurion_serve::socket::{Listener, SessionSocket, listen};
 use futures_util::stream;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -22,7 +22,7 @@ pub type Seen = Arc<Mutex<Vec<Request>>>;
 pub struct Stage {
     pub folder: TempDir,
     pub path: Utf8PathBuf,
-    pub door: Door,
+    pub door: SessionSocket,
     pub seen: Seen,
     events: broadcast::Sender<Arc<Envelope>>,
 }
@@ -36,7 +36,7 @@ impl Stage {
         let seen = Seen::default();
         tokio::spawn(echo(inbox, events.clone(), Arc::clone(&seen)));
         let source = events.clone();
-        let door = Door {
+        let door = SessionSocket {
             session: ID.parse().unwrap(),
             cwd: "/repo".into(),
             commands,

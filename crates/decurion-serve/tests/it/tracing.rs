@@ -7,7 +7,7 @@ use decurion_protocol::{
     AgentId, Answer, Block, Clock, Envelope, Event, LineId, Message, MessageMeta, OpenSession, Origin,
     SessionId, Start, TaskKind, TaskRecord, Timing, ToolOutput, Usage, WaitKind,
 };
-use decurion_serve::trace::{Fold, SpanKind, Timeline};
+use decurion_serve::trace::{SpanKind, Timeline, TimelineFold};
 use decurion_testkit::stage::{Plain, Stage};
 use decurion_testkit::trace_events::{Shape, check};
 use expect_test::expect;
@@ -36,7 +36,7 @@ fn stage(script: &str) -> Stage {
 }
 
 fn timeline<'a>(events: impl IntoIterator<Item = &'a Envelope>) -> Timeline {
-    let mut fold = Fold::new();
+    let mut fold = TimelineFold::new();
     events.into_iter().for_each(|envelope| fold.take(envelope));
     fold.finish()
 }

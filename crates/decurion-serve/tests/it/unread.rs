@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use decurion_protocol::link::Place as _;
 use decurion_protocol::{Command, CommandReceiver, Link, Request, RequestId, SessionId};
-use decurion_serve::input::Input;
+use decurion_serve::input::HostReader;
 use decurion_serve::{
-    Facts, Finish, Format, Headless, Host, Lines, Progress, Signal, StateLines, StreamJson,
+    Finish, Format, Headless, HostOutput, LineWriterQueue, ProgressOutput, StateLines, StopSignal,
+    StreamFacts, StreamJson,
 };
 use decurion_testkit::stage::Stage;
 use futures_util::stream;
@@ -70,20 +71,21 @@ impl Write for Complaints {
 async fn led(stage: Stage, out: &Shut, said: Vec<Value>, then: impl AsyncFnOnce()) -> (Finish, String) {
     let link = stage.engine().open(stage.request.clone()).await.unwrap();
     let state = StateLines::On;
-    let facts = Facts { version: "0".into(), sandbox: "none".into(), state, ..Facts::default() };
+    let facts = StreamFacts { version: "0".into(), sandbox: "none".into(), state, ..StreamFacts::default() };
     let stream = StreamJson::new(link.session, facts);
-    let lines = Lines::to(out.clone()).unwrap();
-    let headless = Headless { link, format: Format::StreamJson, stream, out: lines, progress: Progress::Off };
+    let lines = LineWriterQueue::to(out.clone()).unwrap();
+    let headless =
+        Headless { link, format: Format::StreamJson, stream, out: lines, progress: ProgressOutput::Off };
     let problems = Kept::default();
     let complaints = Complaints { kept: problems.clone(), out: out.clone() };
-    let problems_to = Lines::to(complaints).unwrap();
+    let problems_to = LineWriterQueue::to(complaints).unwrap();
     let (agents, commands, known) =
         (Vec::new(), Vec::new(), std::sync::Arc::new(decurion_serve::NothingKnown));
-    let host = Host { agents, commands, known, problems: problems_to, greeted: false };
+    let host = HostOutput { agents, commands, known, problems: problems_to, greeted: false };
     // A small pipe: a session that does not listen stops its host.
     let (mut input, ours) = tokio::io::duplex(1 << 10);
     let (_keep, mut signals) = mpsc::channel(1);
-    let conversing = Box::pin(headless.converse(host, Input::new(BufReader::new(ours)), &mut signals));
+    let conversing = Box::pin(headless.converse(host, HostReader::new(BufReader::new(ours)), &mut signals));
     let (finish, ()) = tokio::join!(conversing, async {
         for line in said {
             // A session that has gone listens no more.
@@ -142,7 +144,7 @@ async fn a_host_that_never_reads_is_not_waited_for_for_ever() {
         tokio::time::sleep(Duration::from_secs(3600)).await;
     })
     .await;
-    assert_eq!(finish.signal, Some(Signal::Hangup));
+    assert_eq!(finish.signal, Some(StopSignal::Hangup));
     assert!(problems.contains("the host has read nothing for 10 minutes"), "{problems}");
 }
 
@@ -159,14 +161,14 @@ async fn a_host_that_asks_and_never_reads_is_not_waited_for_for_ever() {
         out.open();
         panic!("it waits for ever")
     };
-    assert_eq!(finish.signal, Some(Signal::Hangup));
+    assert_eq!(finish.signal, Some(StopSignal::Hangup));
     assert!(problems.contains("the host has read nothing for 10 minutes"), "{problems}");
 }
 
 /// A session that takes one thing and nothing more, as behind a disk that is full, and the host that leads it.
 struct Stalled {
     input: tokio::io::DuplexStream,
-    signal: mpsc::Sender<Signal>,
+    signal: mpsc::Sender<StopSignal>,
     reader: io::PipeReader,
     inbox: CommandReceiver,
 }
@@ -182,15 +184,15 @@ async fn stalled(then: impl AsyncFnOnce(Stalled) -> Option<Stalled>) -> Finish {
     let link = Link { session, commands, events: Box::pin(stream::pending()), again: None };
     let (reader, writer) = io::pipe().unwrap();
     let pipe = writer.try_clone().unwrap().into();
-    let out = Lines::to(writer).unwrap().watching(pipe).unwrap();
-    let stream = StreamJson::new(session, Facts::default());
-    let headless = Headless { link, format: Format::StreamJson, stream, out, progress: Progress::Off };
+    let out = LineWriterQueue::to(writer).unwrap().watching(pipe).unwrap();
+    let stream = StreamJson::new(session, StreamFacts::default());
+    let headless = Headless { link, format: Format::StreamJson, stream, out, progress: ProgressOutput::Off };
     let known = Arc::new(decurion_serve::NothingKnown);
-    let problems = Lines::to(Kept::default()).unwrap();
-    let host = Host { agents: Vec::new(), commands: Vec::new(), known, problems, greeted: false };
+    let problems = LineWriterQueue::to(Kept::default()).unwrap();
+    let host = HostOutput { agents: Vec::new(), commands: Vec::new(), known, problems, greeted: false };
     let (mut input, ours) = tokio::io::duplex(1 << 16);
     let (signal, mut signals) = mpsc::channel(4);
-    let conversing = Box::pin(headless.converse(host, Input::new(BufReader::new(ours)), &mut signals));
+    let conversing = Box::pin(headless.converse(host, HostReader::new(BufReader::new(ours)), &mut signals));
     let (finish, _kept) = tokio::join!(conversing, async {
         for index in 0..70 {
             let asked = json!({"type": "control_request", "request_id": format!("r{index}"), "request": {"subtype": "mcp_status"}});
@@ -203,7 +205,7 @@ async fn stalled(then: impl AsyncFnOnce(Stalled) -> Option<Stalled>) -> Finish {
 
 #[tokio::test(start_paused = true)]
 async fn signals_are_heard_while_the_session_takes_no_more() {
-    for given in [Signal::Terminate, Signal::Hangup, Signal::Interrupt] {
+    for given in [StopSignal::Terminate, StopSignal::Hangup, StopSignal::Interrupt] {
         let finish = stalled(async |stalled: Stalled| {
             for _ in 0..2 {
                 let _ = stalled.signal.send(given).await;
@@ -225,15 +227,15 @@ async fn an_interrupt_reaches_a_session_that_has_no_room_for_what_came_before_it
         }
         // Time passes only once all that can happen has happened: the host's next request waits for room.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        stalled.signal.send(Signal::Interrupt).await.unwrap();
+        stalled.signal.send(StopSignal::Interrupt).await.unwrap();
         let next = stalled.inbox.recv().await.unwrap();
         assert_eq!(next.request.command, Command::Interrupt);
-        stalled.signal.send(Signal::Interrupt).await.unwrap();
+        stalled.signal.send(StopSignal::Interrupt).await.unwrap();
         drop(waiting);
         Some(stalled)
     });
     let finish = tokio::time::timeout(Duration::from_secs(3600), finish).await;
-    assert_eq!(finish.expect("the interrupt does not reach the session").signal, Some(Signal::Interrupt));
+    assert_eq!(finish.expect("the interrupt does not reach the session").signal, Some(StopSignal::Interrupt));
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,5 +244,5 @@ async fn a_host_that_dies_is_not_waited_for_though_the_session_takes_no_more() {
         drop((input, signal, reader));
         None
     });
-    assert_eq!(finish.await.signal, Some(Signal::Hangup));
+    assert_eq!(finish.await.signal, Some(StopSignal::Hangup));
 }

@@ -18,9 +18,9 @@ use rustix::io::Errno;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use super::line::{Head, Key, LINE_LIMIT, Tip, parse};
+use super::line::{AuditKey, HeadFile, LINE_LIMIT, Tip, parse};
 use super::verify::ProblemKind;
-use crate::folder::{Folder, How};
+use crate::folder::{DirHandle, How};
 use crate::lock;
 
 const FOLDER: &str = "audit";
@@ -41,7 +41,7 @@ const REMADE_TRIES: u32 = 16;
 
 /// Where a log is, and how it is written.
 #[derive(Clone, Debug)]
-pub(super) struct Files {
+pub(super) struct LogFiles {
     state: Utf8PathBuf,
     /// Whether each append waits for the device.
     synced: bool,
@@ -49,39 +49,39 @@ pub(super) struct Files {
 }
 
 /// A line that this process wrote, to see that it is still there, and the log as it was then.
-pub(super) struct Mark {
+pub(super) struct LogMark {
     segment: u32,
     start: u64,
     length: usize,
     tip: Tip,
-    key: Key,
+    key: AuditKey,
     /// Where the segment ended.
     end: u64,
     /// The key, the head and the segment; none where the system does not tell.
-    stamps: Option<[Stamp; 3]>,
+    stamps: Option<[FileStamp; 3]>,
     file: Arc<File>,
 }
 
 /// Appends to a log. Keeps its files open between two appends: to open them costs more than to write a line.
 pub(super) struct Appender {
-    files: Files,
+    files: LogFiles,
     handles: Option<Handles>,
     /// The last line that it wrote.
-    mine: Option<Mark>,
+    mine: Option<LogMark>,
 }
 
 /// The folders of a log and its lock, open.
 struct Handles {
-    state: Folder,
-    folder: Folder,
+    state: DirHandle,
+    folder: DirHandle,
     lock: File,
 }
 
 /// Which file it is, its size, and when it was changed last: a time that no program can set.
-type Stamp = (u64, u64, i64, i64, u64);
+type FileStamp = (u64, u64, i64, i64, u64);
 
 /// Where the next line goes.
-struct End {
+struct LogEnd {
     tip: Tip,
     segment: u32,
     /// Where the segment ends, after what a killed process left of a line is cut.
@@ -91,7 +91,7 @@ struct End {
 }
 
 /// One line as it is on disk.
-pub(super) struct Line {
+pub(super) struct LogLine {
     pub(super) segment: u32,
     /// Its number in the segment, from 1.
     pub(super) number: u64,
@@ -102,10 +102,10 @@ pub(super) struct Line {
 }
 
 /// A log as its readers have it.
-pub(super) struct Opened {
-    pub(super) state: Folder,
+pub(super) struct OpenedLog {
+    pub(super) state: DirHandle,
     /// That of the segments; none if it is not there.
-    pub(super) folder: Option<Folder>,
+    pub(super) folder: Option<DirHandle>,
     /// Keeps writers out meanwhile; none where there is nothing to lock.
     _locked: Option<Locked<File>>,
 }
@@ -120,7 +120,7 @@ impl<F: AsFd> Drop for Locked<F> {
     }
 }
 
-impl Files {
+impl LogFiles {
     pub(super) fn new(state: &Utf8Path, synced: bool) -> Self {
         Self { state: state.to_owned(), synced, segment_limit: SEGMENT_LIMIT }
     }
@@ -143,7 +143,12 @@ impl Files {
     }
 
     /// The key and the end of the log, and whether the last line that this process wrote is still there.
-    fn look(&self, state: &Folder, folder: &Folder, mine: Option<&Mark>) -> io::Result<(Key, End)> {
+    fn look(
+        &self,
+        state: &DirHandle,
+        folder: &DirHandle,
+        mine: Option<&LogMark>,
+    ) -> io::Result<(AuditKey, LogEnd)> {
         let (key, mut end) = self.open(state, folder)?;
         if let Some(mark) = mine.filter(|mark| !is_there(folder, mark)) {
             let detail = format!("entry {}, written by the same process, is gone or changed", mark.tip.seq);
@@ -153,16 +158,16 @@ impl Files {
     }
 
     /// The key and the end of the log, both made if there is nothing yet.
-    fn open(&self, state: &Folder, folder: &Folder) -> io::Result<(Key, End)> {
+    fn open(&self, state: &DirHandle, folder: &DirHandle) -> io::Result<(AuditKey, LogEnd)> {
         let old = read_key(state);
         let segments = segments(folder)?;
         let Some(key) = old else {
             let key = new_key()?;
             let end = if segments.is_empty() {
                 // The head comes first: a key without a head means that the log was removed.
-                let head = Head { tip: Tip::default(), segment: 1, length: 0 };
+                let head = HeadFile { tip: Tip::default(), segment: 1, length: 0 };
                 self.put_head(folder, &key, &head)?;
-                End { tip: head.tip, segment: 1, length: 0, damage: None }
+                LogEnd { tip: head.tip, segment: 1, length: 0, damage: None }
             } else {
                 let detail = format!("the key {KEY} was missing; earlier entries cannot be checked any more");
                 recover(folder, &key, &segments, (ProblemKind::KeyMissing, detail))?
@@ -184,7 +189,7 @@ impl Files {
         Ok((key, end))
     }
 
-    fn put_head(&self, folder: &Folder, key: &Key, head: &Head) -> io::Result<()> {
+    fn put_head(&self, folder: &DirHandle, key: &AuditKey, head: &HeadFile) -> io::Result<()> {
         let bytes = key.head(head)?;
         if self.synced {
             return folder.replace_synced(HEAD, &bytes);
@@ -198,15 +203,15 @@ impl Files {
     }
 
     /// The folders of the log for a reader, locked against writers as far as that is possible; none if there is no log.
-    pub(super) fn for_reading(&self) -> io::Result<Option<Opened>> {
+    pub(super) fn for_reading(&self) -> io::Result<Option<OpenedLog>> {
         let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-        let state = match Folder::root(&self.state, false) {
+        let state = match DirHandle::root(&self.state, false) {
             Err(error) if missing(&error) => return Ok(None),
             other => other?,
         };
         let folder = match state.sub(FOLDER, false) {
             Err(error) if missing(&error) => {
-                return Ok(Some(Opened { state, folder: None, _locked: None }));
+                return Ok(Some(OpenedLog { state, folder: None, _locked: None }));
             }
             other => other?,
         };
@@ -214,12 +219,12 @@ impl Files {
             Ok(file) => Some(lock_file(&folder, file, FlockOperation::NonBlockingLockShared)?),
             Err(_) => None,
         };
-        Ok(Some(Opened { state, folder: Some(folder), _locked: locked }))
+        Ok(Some(OpenedLog { state, folder: Some(folder), _locked: locked }))
     }
 }
 
 impl Appender {
-    pub(super) fn new(files: Files) -> Self {
+    pub(super) fn new(files: LogFiles) -> Self {
         Self { files, handles: None, mine: None }
     }
 
@@ -245,15 +250,15 @@ impl Appender {
 }
 
 impl Handles {
-    fn open(files: &Files) -> io::Result<Self> {
-        let state = Folder::root(&files.state, true)?;
+    fn open(files: &LogFiles) -> io::Result<Self> {
+        let state = DirHandle::root(&files.state, true)?;
         let folder = state.sub(FOLDER, true)?;
         let lock = folder.file(LOCK, How::Append)?;
         Ok(Self { state, folder, lock })
     }
 
     /// Whether the path of the log still leads to its folder.
-    fn are_named(&self, files: &Files) -> bool {
+    fn are_named(&self, files: &LogFiles) -> bool {
         let named = rustix::fs::lstat(files.folder().as_std_path());
         let same = |named: rustix::fs::Stat| {
             self.folder.stat(".").is_ok_and(|own| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino))
@@ -265,18 +270,18 @@ impl Handles {
 /// Appends entries while the log is locked. If the last line that this process wrote is not there any more, the log was
 /// put back to an earlier state, and that is recorded.
 fn append_locked(
-    files: &Files,
+    files: &LogFiles,
     Handles { state, folder, .. }: &Handles,
     entries: &[AuditEntry],
-    mine: &mut Option<Mark>,
+    mine: &mut Option<LogMark>,
 ) -> io::Result<()> {
     let Some(at) = entries.first().map(|entry| entry.at) else { return Ok(()) };
     // Behind a full segment there may be another one that a killed process began.
-    let is_last = |mark: &&Mark| mark.end < files.segment_limit && mark.is_last(state, folder);
+    let is_last = |mark: &&LogMark| mark.end < files.segment_limit && mark.is_last(state, folder);
     let last = mine.as_ref().filter(is_last);
     let (key, mut end) = match last {
         Some(mark) => {
-            let end = End { tip: mark.tip, segment: mark.segment, length: mark.end, damage: None };
+            let end = LogEnd { tip: mark.tip, segment: mark.segment, length: mark.end, damage: None };
             (mark.key.clone(), end)
         }
         None => files.look(state, folder, mine.as_ref())?,
@@ -303,7 +308,7 @@ fn append_locked(
         tip = encode(&key, tip, entry, &mut bytes)?;
         line = (end.length + start as u64, bytes.len() - start - 1);
     }
-    let head = Head { tip, segment: end.segment, length: end.length + bytes.len() as u64 };
+    let head = HeadFile { tip, segment: end.segment, length: end.length + bytes.len() as u64 };
     let written = (&*file)
         .write_all(&bytes)
         .and_then(|()| if files.synced { file.sync_data() } else { Ok(()) })
@@ -317,20 +322,20 @@ fn append_locked(
     let is_same = lock::is_named(folder, &segment_name(head.segment), &file).unwrap_or(false);
     let stamps = stamps(state, folder, head.segment).filter(|_| is_same);
     let (segment, (start, length), end) = (head.segment, line, head.length);
-    *mine = Some(Mark { segment, start, length, tip, key, end, stamps, file });
+    *mine = Some(LogMark { segment, start, length, tip, key, end, stamps, file });
     Ok(())
 }
 
-impl Mark {
+impl LogMark {
     /// Whether nothing has happened to the log since: then its end need not be looked for.
-    fn is_last(&self, state: &Folder, folder: &Folder) -> bool {
+    fn is_last(&self, state: &DirHandle, folder: &DirHandle) -> bool {
         self.stamps.is_some() && self.stamps == stamps(state, folder, self.segment)
     }
 }
 
 /// What the key, the head and a segment are now.
-fn stamps(state: &Folder, folder: &Folder, segment: u32) -> Option<[Stamp; 3]> {
-    let stamp = |folder: &Folder, name: &str| {
+fn stamps(state: &DirHandle, folder: &DirHandle, segment: u32) -> Option<[FileStamp; 3]> {
+    let stamp = |folder: &DirHandle, name: &str| {
         let found = folder.stat(name).ok()?;
         Some((found.st_dev, found.st_ino, found.st_size, found.st_ctime, found.st_ctime_nsec))
     };
@@ -339,12 +344,12 @@ fn stamps(state: &Folder, folder: &Folder, segment: u32) -> Option<[Stamp; 3]> {
 
 /// What there is of a head file.
 pub(super) enum FoundHead {
-    Valid(Head),
+    Valid(HeadFile),
     Missing,
     Changed,
 }
 
-pub(super) fn read_head(folder: &Folder, key: &Key) -> FoundHead {
+pub(super) fn read_head(folder: &DirHandle, key: &AuditKey) -> FoundHead {
     match folder.read(HEAD, HEAD_LIMIT) {
         Ok(bytes) => key.read_head(&bytes).map_or(FoundHead::Changed, FoundHead::Valid),
         Err(error) if error.kind() == io::ErrorKind::NotFound => FoundHead::Missing,
@@ -353,12 +358,12 @@ pub(super) fn read_head(folder: &Folder, key: &Key) -> FoundHead {
 }
 
 /// The key; none if there is none or it is no key.
-pub(super) fn read_key(state: &Folder) -> Option<Key> {
+pub(super) fn read_key(state: &DirHandle) -> Option<AuditKey> {
     let bytes = state.read(KEY, 32).ok()?;
-    bytes.try_into().ok().map(Key)
+    bytes.try_into().ok().map(AuditKey)
 }
 
-fn new_key() -> io::Result<Key> {
+fn new_key() -> io::Result<AuditKey> {
     let mut key = [0; 32];
     let mut filled = 0;
     while filled < key.len() {
@@ -368,11 +373,11 @@ fn new_key() -> io::Result<Key> {
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Key(key))
+    Ok(AuditKey(key))
 }
 
 /// The segments there are, in their order.
-pub(super) fn segments(folder: &Folder) -> io::Result<Vec<u32>> {
+pub(super) fn segments(folder: &DirHandle) -> io::Result<Vec<u32>> {
     let number = |name: &String| {
         let number = name.strip_suffix(".jsonl")?.parse().ok()?;
         (segment_name(number) == *name).then_some(number)
@@ -388,8 +393,8 @@ pub(super) fn segment_name(segment: u32) -> String {
 
 /// The end of a log whose head is right: the lines that a killed process wrote behind it count, the beginning of a line
 /// at the very end is cut.
-fn behind(folder: &Folder, key: &Key, head: Head) -> io::Result<End> {
-    let mut end = End { tip: head.tip, segment: head.segment, length: head.length, damage: None };
+fn behind(folder: &DirHandle, key: &AuditKey, head: HeadFile) -> io::Result<LogEnd> {
+    let mut end = LogEnd { tip: head.tip, segment: head.segment, length: head.length, damage: None };
     loop {
         let file = match folder.file(&segment_name(end.segment), How::AppendExisting) {
             Ok(file) => file,
@@ -417,7 +422,7 @@ fn behind(folder: &Folder, key: &Key, head: Head) -> io::Result<End> {
 }
 
 /// Follows the chain from `end` to the end of its segment, and cuts a line there that has no line end.
-fn follow(key: &Key, file: &File, end: &mut End) -> io::Result<()> {
+fn follow(key: &AuditKey, file: &File, end: &mut LogEnd) -> io::Result<()> {
     let mut reader = BufReader::new(file);
     reader.seek(SeekFrom::Start(end.length))?;
     loop {
@@ -439,9 +444,14 @@ fn follow(key: &Key, file: &File, end: &mut End) -> io::Result<()> {
 }
 
 /// The end of a log whose head is no help: behind the last line that its key made, or else the last that reads as one.
-fn recover(folder: &Folder, key: &Key, segments: &[u32], damage: (ProblemKind, String)) -> io::Result<End> {
+fn recover(
+    folder: &DirHandle,
+    key: &AuditKey,
+    segments: &[u32],
+    damage: (ProblemKind, String),
+) -> io::Result<LogEnd> {
     let (mut sealed, mut any) = (None, Tip::default());
-    for line in Lines::new(folder, segments.to_vec()) {
+    for line in LogLines::new(folder, segments.to_vec()) {
         let line = line?;
         if let Some(parsed) = parse(&line.bytes) {
             any = parsed.tip();
@@ -453,10 +463,10 @@ fn recover(folder: &Folder, key: &Key, segments: &[u32], damage: (ProblemKind, S
     let segment = segments.last().copied().unwrap_or(1);
     let length =
         folder.stat(&segment_name(segment)).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
-    Ok(End { tip: sealed.unwrap_or(any), segment, length, damage: Some(damage) })
+    Ok(LogEnd { tip: sealed.unwrap_or(any), segment, length, damage: Some(damage) })
 }
 
-fn encode(key: &Key, tip: Tip, entry: &AuditEntry, bytes: &mut Vec<u8>) -> io::Result<Tip> {
+fn encode(key: &AuditKey, tip: Tip, entry: &AuditEntry, bytes: &mut Vec<u8>) -> io::Result<Tip> {
     let raw = |entry: &AuditEntry| serde_json::value::to_raw_value(entry);
     let line = |raw: &RawValue| key.line(tip, raw);
     let (mut made, mut next) = line(&raw(entry)?)?;
@@ -477,7 +487,7 @@ fn ends_with_line_end(file: &File, length: u64) -> io::Result<bool> {
 }
 
 /// Whether a line is still where it was written.
-fn is_there(folder: &Folder, mark: &Mark) -> bool {
+fn is_there(folder: &DirHandle, mark: &LogMark) -> bool {
     let mut bytes = vec![0; mark.length];
     let read = folder
         .file(&segment_name(mark.segment), How::Read)
@@ -485,7 +495,7 @@ fn is_there(folder: &Folder, mark: &Mark) -> bool {
     read.is_ok() && *Sha256::digest(&bytes) == mark.tip.hash
 }
 
-fn lock_file<F: AsFd>(folder: &Folder, file: F, how: FlockOperation) -> io::Result<Locked<F>> {
+fn lock_file<F: AsFd>(folder: &DirHandle, file: F, how: FlockOperation) -> io::Result<Locked<F>> {
     for _ in 0..LOCK_TRIES {
         match rustix::fs::flock(&file, how) {
             Ok(()) => return Ok(Locked(file)),
@@ -499,20 +509,20 @@ fn lock_file<F: AsFd>(folder: &Folder, file: F, how: FlockOperation) -> io::Resu
 }
 
 /// The lines of a log, one after the other.
-pub(super) struct Lines<'a> {
-    folder: &'a Folder,
+pub(super) struct LogLines<'a> {
+    folder: &'a DirHandle,
     segments: std::vec::IntoIter<u32>,
     open: Option<(u32, u64, BufReader<File>)>,
 }
 
-impl<'a> Lines<'a> {
-    pub(super) fn new(folder: &'a Folder, segments: Vec<u32>) -> Self {
+impl<'a> LogLines<'a> {
+    pub(super) fn new(folder: &'a DirHandle, segments: Vec<u32>) -> Self {
         Self { folder, segments: segments.into_iter(), open: None }
     }
 }
 
-impl Iterator for Lines<'_> {
-    type Item = io::Result<Line>;
+impl Iterator for LogLines<'_> {
+    type Item = io::Result<LogLine>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -521,7 +531,7 @@ impl Iterator for Lines<'_> {
                     Ok((_, 0, _)) => self.open = None,
                     Ok((bytes, _, ended)) => {
                         *number += 1;
-                        return Some(Ok(Line { segment: *segment, number: *number, bytes, ended }));
+                        return Some(Ok(LogLine { segment: *segment, number: *number, bytes, ended }));
                     }
                     Err(error) => return Some(Err(error)),
                 }

@@ -19,7 +19,7 @@ pub(super) type Hash = [u8; 32];
 
 /// The key of a log.
 #[derive(Clone)]
-pub(super) struct Key(pub(super) [u8; 32]);
+pub(super) struct AuditKey(pub(super) [u8; 32]);
 
 /// The last line of a chain: its number and its hash. The chain begins with number 0 and a hash of zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) struct Tip {
 }
 
 /// What a line says.
-pub(super) struct Parsed<'a> {
+pub(super) struct ParsedEntry<'a> {
     pub(super) seq: u64,
     pub(super) previous: Hash,
     pub(super) entry: &'a RawValue,
@@ -38,7 +38,7 @@ pub(super) struct Parsed<'a> {
 
 /// What the head file says: the last line, and where it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct HeadFile {
     pub(super) tip: Tip,
     pub(super) segment: u32,
     /// The length of the segment after that line.
@@ -46,7 +46,7 @@ pub(super) struct Head {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Written<'a> {
+struct WrittenEntry<'a> {
     seq: u64,
     prev: &'a str,
     #[serde(borrow)]
@@ -61,7 +61,7 @@ struct WrittenHead {
     length: u64,
 }
 
-impl Key {
+impl AuditKey {
     /// HMAC-SHA-256 (RFC 2104). The key is shorter than a block, so it is only padded.
     fn code(&self, bytes: &[u8]) -> Hash {
         let padded = |with: u8| {
@@ -95,7 +95,7 @@ impl Key {
     /// The line after `tip` that holds this entry, and the new tip. The line has no line end yet.
     pub(super) fn line(&self, tip: Tip, entry: &RawValue) -> serde_json::Result<(Vec<u8>, Tip)> {
         let seq = tip.seq.saturating_add(1);
-        let mut body = serde_json::to_vec(&Written { seq, prev: &to_hex(&tip.hash), entry })?;
+        let mut body = serde_json::to_vec(&WrittenEntry { seq, prev: &to_hex(&tip.hash), entry })?;
         body.pop();
         let line = self.seal(body);
         let hash = Sha256::digest(&line).into();
@@ -103,7 +103,7 @@ impl Key {
     }
 
     /// The content of the head file.
-    pub(super) fn head(&self, head: &Head) -> serde_json::Result<Vec<u8>> {
+    pub(super) fn head(&self, head: &HeadFile) -> serde_json::Result<Vec<u8>> {
         let written = WrittenHead {
             head: head.tip.seq,
             hash: to_hex(&head.tip.hash),
@@ -116,17 +116,17 @@ impl Key {
     }
 
     /// The head in these bytes, if this key made it.
-    pub(super) fn read_head(&self, bytes: &[u8]) -> Option<Head> {
+    pub(super) fn read_head(&self, bytes: &[u8]) -> Option<HeadFile> {
         if !self.sealed(bytes) {
             return None;
         }
         let written: WrittenHead = serde_json::from_slice(bytes).ok()?;
         let tip = Tip { seq: written.head, hash: from_hex(&written.hash)? };
-        Some(Head { tip, segment: written.segment, length: written.length })
+        Some(HeadFile { tip, segment: written.segment, length: written.length })
     }
 }
 
-impl Parsed<'_> {
+impl ParsedEntry<'_> {
     /// The tip of a chain that ends with this line.
     pub(super) fn tip(&self) -> Tip {
         Tip { seq: self.seq, hash: self.hash }
@@ -139,10 +139,10 @@ impl Parsed<'_> {
 }
 
 /// Reads a line without its line end, of any author. `Key::sealed` says whether to believe it.
-pub(super) fn parse(line: &[u8]) -> Option<Parsed<'_>> {
-    let written: Written<'_> = serde_json::from_slice(line).ok()?;
+pub(super) fn parse(line: &[u8]) -> Option<ParsedEntry<'_>> {
+    let written: WrittenEntry<'_> = serde_json::from_slice(line).ok()?;
     let hash = Sha256::digest(line).into();
-    Some(Parsed { seq: written.seq, previous: from_hex(written.prev)?, entry: written.entry, hash })
+    Some(ParsedEntry { seq: written.seq, previous: from_hex(written.prev)?, entry: written.entry, hash })
 }
 
 /// A hash in hexadecimal digits.
@@ -171,22 +171,22 @@ mod tests {
         // RFC 4231, test case 1: the key is 20 bytes, which padding with zeros to 32 does not change.
         let mut key = [0; 32];
         key[..20].fill(0x0b);
-        let code = to_hex(&Key(key).code(b"Hi There"));
+        let code = to_hex(&AuditKey(key).code(b"Hi There"));
         assert_eq!(code, "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
         // Test case 2: the key is "Jefe".
         let mut key = [0; 32];
         key[..4].copy_from_slice(b"Jefe");
-        let code = to_hex(&Key(key).code(b"what do ya want for nothing?"));
+        let code = to_hex(&AuditKey(key).code(b"what do ya want for nothing?"));
         assert_eq!(code, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     }
 
     #[test]
     fn line_is_bound_to_its_bytes_its_key_and_the_line_before() {
-        let key = Key([7; 32]);
+        let key = AuditKey([7; 32]);
         let entry = RawValue::from_string(r#"{"kind":"later","number":1.50}"#.to_owned()).unwrap();
         let (first, tip) = key.line(Tip::default(), &entry).unwrap();
         let (second, _) = key.line(tip, &entry).unwrap();
-        assert!(key.sealed(&first) && !Key([8; 32]).sealed(&first));
+        assert!(key.sealed(&first) && !AuditKey([8; 32]).sealed(&first));
         let parsed = parse(&second).unwrap();
         assert!(parsed.follows(tip) && !parsed.follows(Tip::default()));
         assert_eq!(parsed.entry.get(), entry.get(), "an entry of a later version keeps its bytes");
@@ -199,10 +199,10 @@ mod tests {
 
     #[test]
     fn head_comes_back_only_from_its_key() {
-        let head = Head { tip: Tip { seq: 9, hash: [3; 32] }, segment: 2, length: 77 };
-        let bytes = Key([7; 32]).head(&head).unwrap();
-        assert_eq!(Key([7; 32]).read_head(&bytes), Some(head));
-        assert_eq!(Key([8; 32]).read_head(&bytes), None);
+        let head = HeadFile { tip: Tip { seq: 9, hash: [3; 32] }, segment: 2, length: 77 };
+        let bytes = AuditKey([7; 32]).head(&head).unwrap();
+        assert_eq!(AuditKey([7; 32]).read_head(&bytes), Some(head));
+        assert_eq!(AuditKey([8; 32]).read_head(&bytes), None);
         assert_eq!(from_hex("zz"), None);
     }
 }

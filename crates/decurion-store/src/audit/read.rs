@@ -6,7 +6,7 @@ use std::io;
 use decurion_protocol::{AuditEntry, SessionId};
 use jiff::Timestamp;
 
-use super::files::{Files, Lines, read_key, segments};
+use super::files::{LogFiles, LogLines, read_key, segments};
 use super::line::parse;
 
 /// Which entries are wanted. The default is all of them.
@@ -49,7 +49,7 @@ impl AuditFilter {
     }
 }
 
-impl Files {
+impl LogFiles {
     /// Gives the entries that a filter wants, oldest first.
     pub(super) fn read(
         &self,
@@ -60,7 +60,7 @@ impl Files {
         let Some(opened) = self.for_reading()? else { return Ok(report) };
         let Some(folder) = &opened.folder else { return Ok(report) };
         let key = read_key(&opened.state);
-        for line in Lines::new(folder, segments(folder)?) {
+        for line in LogLines::new(folder, segments(folder)?) {
             let line = line?;
             let read = parse(&line.bytes).and_then(|parsed| {
                 let entry = serde_json::from_str(parsed.entry.get()).ok()?;

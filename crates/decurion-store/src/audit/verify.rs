@@ -12,13 +12,15 @@ use camino::Utf8PathBuf;
 use decurion_protocol::{AuditEntry, AuditKind};
 use serde::Serialize;
 
-use super::files::{BATCH, Files, FoundHead, HEAD, Line, Lines, read_head, read_key, segment_name, segments};
-use super::line::{Head, Key, Tip, from_hex, parse, to_hex};
-use crate::folder::Folder;
+use super::files::{
+    BATCH, FoundHead, HEAD, LogFiles, LogLine, LogLines, read_head, read_key, segment_name, segments,
+};
+use super::line::{AuditKey, HeadFile, Tip, from_hex, parse, to_hex};
+use crate::folder::DirHandle;
 
 /// What was found in a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct AuditReport {
     /// Entries up to the first problem.
     pub entries: u64,
     /// Files that hold entries.
@@ -33,12 +35,12 @@ pub struct Report {
     /// an earlier state.
     pub anchor: Option<String>,
     /// The first problem; none if the log is whole.
-    pub problem: Option<Problem>,
+    pub problem: Option<AuditProblem>,
 }
 
 /// Something in a log that no crash explains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
+pub struct AuditProblem {
     pub kind: ProblemKind,
     pub file: Utf8PathBuf,
     /// In which line, from 1; 0 where it is about the whole file.
@@ -108,7 +110,7 @@ impl fmt::Display for ProblemKind {
     }
 }
 
-/// An entry noted earlier, from [`Report::anchor`].
+/// An entry noted earlier, from [`AuditReport::anchor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor(Tip);
 
@@ -128,15 +130,18 @@ impl std::str::FromStr for Anchor {
 #[error("not an anchor (NUMBER:HASH, as `decurion audit verify` prints it)")]
 pub struct InvalidAnchor;
 
-impl Files {
+impl LogFiles {
     /// Checks the whole log.
-    pub(super) fn verify(&self, anchor: Option<Anchor>) -> io::Result<Report> {
+    pub(super) fn verify(&self, anchor: Option<Anchor>) -> io::Result<AuditReport> {
         let Some(opened) = self.for_reading()? else {
-            return Ok(Report { problem: anchor.map(|anchor| self.forgotten(anchor)), ..Report::default() });
+            return Ok(AuditReport {
+                problem: anchor.map(|anchor| self.forgotten(anchor)),
+                ..AuditReport::default()
+            });
         };
         let (state, folder) = (&opened.state, opened.folder.as_ref());
         let numbers = folder.map_or_else(|| Ok(Vec::new()), segments)?;
-        let mut report = Report { segments: numbers.len(), ..Report::default() };
+        let mut report = AuditReport { segments: numbers.len(), ..AuditReport::default() };
         let key = match (read_key(state), folder) {
             (Some(key), _) => key,
             (None, Some(folder)) if !numbers.is_empty() || folder.has(HEAD) => {
@@ -152,7 +157,7 @@ impl Files {
         let head = folder.map_or(FoundHead::Missing, |folder| read_head(folder, &key));
         if let Some(folder) = folder {
             let confirmed = if let FoundHead::Valid(head) = &head { Some(*head) } else { None };
-            Check {
+            ChainCheck {
                 files: self,
                 folder,
                 key: &key,
@@ -171,7 +176,7 @@ impl Files {
         Ok(report)
     }
 
-    fn without_head(&self, head: &FoundHead, report: &Report) -> Option<Problem> {
+    fn without_head(&self, head: &FoundHead, report: &AuditReport) -> Option<AuditProblem> {
         let path = self.folder().join(HEAD);
         match head {
             FoundHead::Valid(_) => None,
@@ -190,25 +195,25 @@ impl Files {
         }
     }
 
-    fn forgotten(&self, anchor: Anchor) -> Problem {
+    fn forgotten(&self, anchor: Anchor) -> AuditProblem {
         let detail = format!("entry {} is not in the log any more", anchor.0.seq);
         about(ProblemKind::RolledBack, self.folder(), detail)
     }
 }
 
 /// A problem of a whole file.
-fn about(kind: ProblemKind, file: Utf8PathBuf, detail: String) -> Problem {
-    Problem { kind, file, line: 0, detail }
+fn about(kind: ProblemKind, file: Utf8PathBuf, detail: String) -> AuditProblem {
+    AuditProblem { kind, file, line: 0, detail }
 }
 
 /// A walk along the chain.
-struct Check<'a> {
-    files: &'a Files,
-    folder: &'a Folder,
-    key: &'a Key,
+struct ChainCheck<'a> {
+    files: &'a LogFiles,
+    folder: &'a DirHandle,
+    key: &'a AuditKey,
     numbers: Vec<u32>,
     /// What the head file says.
-    confirmed: Option<Head>,
+    confirmed: Option<HeadFile>,
     anchor: Option<Anchor>,
     /// The last line that was right.
     tip: Tip,
@@ -218,10 +223,10 @@ struct Check<'a> {
     is_anchored: bool,
 }
 
-impl Check<'_> {
-    fn run(mut self, report: &mut Report) -> io::Result<()> {
+impl ChainCheck<'_> {
+    fn run(mut self, report: &mut AuditReport) -> io::Result<()> {
         let last_segment = self.numbers.last().copied();
-        let mut lines = Lines::new(self.folder, self.numbers.clone());
+        let mut lines = LogLines::new(self.folder, self.numbers.clone());
         let (mut place, mut problem) = ((last_segment.unwrap_or(1), 0), None);
         self.pass(Tip::default());
         while let Some(line) = lines.next() {
@@ -247,7 +252,7 @@ impl Check<'_> {
         report.anchor = (self.tip.seq > 0).then(|| format!("{}:{}", self.tip.seq, to_hex(&self.tip.hash)));
         let problem = problem.or_else(|| self.at_the_end(report));
         let file = self.files.folder().join(segment_name(place.0));
-        report.problem = problem.map(|(kind, detail)| Problem { kind, file, line: place.1, detail });
+        report.problem = problem.map(|(kind, detail)| AuditProblem { kind, file, line: place.1, detail });
         Ok(())
     }
 
@@ -259,7 +264,7 @@ impl Check<'_> {
     }
 
     /// What is wrong where every line is right.
-    fn at_the_end(&self, report: &mut Report) -> Option<(ProblemKind, String)> {
+    fn at_the_end(&self, report: &mut AuditReport) -> Option<(ProblemKind, String)> {
         let last = self.tip.seq;
         let confirmed = self.confirmed?.tip.seq;
         if last < confirmed {
@@ -282,9 +287,9 @@ impl Check<'_> {
     }
 
     /// What happened to the first line that is not the one expected, judged by the lines behind it.
-    fn explain(&self, line: &Line, mut rest: Lines<'_>) -> io::Result<(ProblemKind, String)> {
+    fn explain(&self, line: &LogLine, mut rest: LogLines<'_>) -> io::Result<(ProblemKind, String)> {
         let expected = self.tip.seq.saturating_add(1);
-        let believed = |line: &Line| {
+        let believed = |line: &LogLine| {
             let parsed = parse(&line.bytes).filter(|_| line.ended && self.key.sealed(&line.bytes));
             parsed.map(|parsed| (parsed.seq, parsed.follows(self.tip)))
         };
@@ -322,7 +327,7 @@ impl Check<'_> {
 }
 
 /// Notes what an entry tells about the log itself; gives the damage that its writer found.
-fn note(entry: &str, report: &mut Report) -> Option<(ProblemKind, String)> {
+fn note(entry: &str, report: &mut AuditReport) -> Option<(ProblemKind, String)> {
     match serde_json::from_str::<AuditEntry>(entry).ok()?.kind {
         AuditKind::Gap { count, .. } => {
             report.unwritten = report.unwritten.saturating_add(count);

@@ -4,7 +4,7 @@ use std::fs;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::{AuditEntry, AuditKind, SessionId};
-use decurion_store::audit::{Anchor, Problem, ProblemKind, Report};
+use decurion_store::audit::{Anchor, AuditProblem, AuditReport, ProblemKind};
 use decurion_store::{AuditFilter, AuditLog};
 use jiff::Timestamp;
 
@@ -38,7 +38,7 @@ impl State {
         log.close().unwrap();
     }
 
-    fn verify(&self) -> Report {
+    fn verify(&self) -> AuditReport {
         self.log().verify(None).unwrap()
     }
 
@@ -97,7 +97,7 @@ fn numbers(range: std::ops::RangeInclusive<i64>) -> Vec<String> {
 #[test]
 fn entries_of_several_processes_come_back_in_order_over_several_segments() {
     let state = State::new();
-    assert_eq!(state.verify(), Report::default(), "no log is a whole log");
+    assert_eq!(state.verify(), AuditReport::default(), "no log is a whole log");
     state.append(1..=10);
     state.append(11..=30);
     assert_eq!(state.titles(&AuditFilter::default()), numbers(1..=30));
@@ -243,7 +243,7 @@ fn log_that_is_put_back_is_noticed_by_the_process_that_wrote_to_it_and_by_an_anc
     put_back();
     log.append(entry(9));
     log.close().unwrap();
-    let Problem { kind, line, detail, .. } = state.verify().problem.unwrap();
+    let AuditProblem { kind, line, detail, .. } = state.verify().problem.unwrap();
     assert_eq!((kind, line), (ProblemKind::RolledBack, 6), "{detail}");
     assert_eq!(state.titles(&AuditFilter::default())[5..], ["damage: rolled back", "9"]);
 }
@@ -317,7 +317,7 @@ fn lines_of_two_histories_do_not_make_one() {
     // Each line is authentic and every number is right, but entry 5 was written behind another entry 4.
     let spliced = [old[1].clone(), line(&second, 3), line(&first, 4)].concat();
     fs::write(state.file("000001.jsonl"), spliced).unwrap();
-    let Problem { kind, line, detail, .. } = state.verify().problem.unwrap();
+    let AuditProblem { kind, line, detail, .. } = state.verify().problem.unwrap();
     assert_eq!((kind, line), (ProblemKind::Inserted, 5), "{detail}");
 }
 

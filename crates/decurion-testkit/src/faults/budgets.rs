@@ -288,7 +288,7 @@ impl ModelProvider for Spender {
         let usage = spent(&mut dice, counted(self.seed, &request), most_output(&request));
         let spend = move |event| match event {
             Ok(ModelEvent::Completed(reply)) => {
-                Ok(ModelEvent::Completed(decurion_model::Reply { usage: usage.clone(), ..reply }))
+                Ok(ModelEvent::Completed(decurion_model::ReplyInfo { usage: usage.clone(), ..reply }))
             }
             other => other,
         };
@@ -697,7 +697,7 @@ impl ModelProvider for Biller {
         };
         let bill = move |event| match event {
             Ok(ModelEvent::Completed(reply)) => {
-                Ok(ModelEvent::Completed(decurion_model::Reply { usage: usage.clone(), ..reply }))
+                Ok(ModelEvent::Completed(decurion_model::ReplyInfo { usage: usage.clone(), ..reply }))
             }
             other => other,
         };

@@ -1,7 +1,7 @@
 //! Answers for benches: a fixed pattern that is found without parsing the request. Takes the bytes of a
 //! body, gives one shell call per turn until enough turns have passed, then a closing text.
 
-use decurion_model::script::{CallInput, Plan, Seen, Step};
+use decurion_model::script::{AnswerPlan, CallInput, RequestView, ScriptStep};
 use decurion_protocol::Usage;
 use memchr::memmem;
 use serde_json::{Map, Value, json};
@@ -24,20 +24,20 @@ impl Rounds {
 
     /// What can be seen of a request without parsing it. A quote inside a text is escaped, so the pattern
     /// occurs nowhere but at the head of a message.
-    pub(super) fn seen(path: &str, body: &[u8]) -> Seen {
+    pub(super) fn seen(path: &str, body: &[u8]) -> RequestView {
         let spoken = memmem::find_iter(body, br#""role":"assistant""#).count();
-        Seen {
+        RequestView {
             agent: path.rsplit('/').next().unwrap_or_default().to_owned(),
             path: path.to_owned(),
             model: "test-model".into(),
             turn: u32::try_from(spoken).unwrap_or(u32::MAX).saturating_add(1),
             attempt: 1,
             bytes: body.len() as u64,
-            ..Seen::default()
+            ..RequestView::default()
         }
     }
 
-    pub(super) fn plan(&self, seen: &Seen) -> Plan {
+    pub(super) fn plan(&self, seen: &RequestView) -> AnswerPlan {
         let is_root = !seen.path.contains('/');
         let steps = match (is_root && self.agents > 0, seen.turn) {
             (true, 1) => (1..=self.agents).map(agent_call).collect(),
@@ -46,13 +46,13 @@ impl Rounds {
                 let description = format!("round {turn}");
                 vec![call("Bash", &json!({"command": self.command, "description": description}))]
             }
-            _ => vec![Step::Say {
+            _ => vec![ScriptStep::Say {
                 text: "all rounds are done".into(),
                 chunk: 64,
                 every: std::time::Duration::ZERO,
             }],
         };
-        Plan {
+        AnswerPlan {
             line: 0,
             failure: None,
             steps,
@@ -66,7 +66,7 @@ impl Rounds {
     }
 }
 
-fn agent_call(number: u32) -> Step {
+fn agent_call(number: u32) -> ScriptStep {
     call(
         "Agent",
         &json!({
@@ -78,7 +78,7 @@ fn agent_call(number: u32) -> Step {
     )
 }
 
-fn call(name: &str, input: &Value) -> Step {
+fn call(name: &str, input: &Value) -> ScriptStep {
     let input = CallInput::Json(input.as_object().cloned().unwrap_or_else(Map::new));
-    Step::Call { name: name.into(), id: None, input }
+    ScriptStep::Call { name: name.into(), id: None, input }
 }

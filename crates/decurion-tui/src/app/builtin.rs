@@ -4,18 +4,18 @@
 use decurion_protocol::{Command, Inspected, McpDetail, PermissionUpdate, WorkingChanges, nearest};
 use ratatui_core::text::Line;
 
-use super::open::Open;
-use super::{App, Effect, Waits};
+use super::open::Overlay;
+use super::{App, AwaitedReply, Effect};
 use crate::commands::{self, Topic};
-use crate::conversation::Item;
-use crate::list::{List, Offer, Picked, Row};
-use crate::page::Page;
-use crate::port::{Errand, Purpose};
+use crate::conversation::ConversationItem;
+use crate::list::{ChoiceList, ListAction, ListRow, Offer};
+use crate::page::FullPage;
+use crate::port::{FrontEndJob, JobPurpose};
 use crate::text::one_line;
 use crate::theme::{Shades, THEMES, Theme};
 use crate::view::agents::{money, tokens};
-use crate::view::diff::Change;
-use crate::view::item::Fold;
+use crate::view::diff::FileChange;
+use crate::view::item::ItemFolding;
 use crate::view::status::mode_words;
 
 /// How many bytes go to a clipboard: terminals take about 100 000 of the sequence, which is a third longer.
@@ -43,7 +43,7 @@ impl App {
 
     /// What is in force, once the session has told of its servers.
     pub(super) fn ask_for_status(&mut self) -> Vec<Effect> {
-        vec![self.ask_for(Waits::Status, Command::Inspect { what: Inspected::Servers })]
+        vec![self.ask_for(AwaitedReply::Status, Command::Inspect { what: Inspected::Servers })]
     }
 
     /// A page of what is in force.
@@ -96,16 +96,16 @@ impl App {
 
     /// Shows a requested text: over everything, or as lines in plain mode.
     pub(super) fn show_page(&mut self, title: &str, text: String) {
-        if self.fold == Fold::Printed {
+        if self.fold == ItemFolding::Printed {
             self.say("info", text);
         } else {
-            self.page = Some(Page::text(title, text));
+            self.page = Some(FullPage::text(title, text));
         }
     }
 
     /// The last answer to the terminal's clipboard.
     pub(super) fn copy(&mut self) -> Vec<Effect> {
-        if self.fold == Fold::Printed {
+        if self.fold == ItemFolding::Printed {
             self.say(
                 "warning",
                 "plain lines have no clipboard: /export FILE writes the conversation to a file",
@@ -132,13 +132,13 @@ impl App {
         let mut pieces = Vec::new();
         for item in self.items.iter().rev() {
             match item {
-                Item::Said { text, goes_on } => {
+                ConversationItem::Said { text, goes_on } => {
                     pieces.push(text.as_str());
                     if !goes_on {
                         break;
                     }
                 }
-                Item::Prompt(_) if !pieces.is_empty() => break,
+                ConversationItem::Prompt(_) if !pieces.is_empty() => break,
                 _ => {}
             }
         }
@@ -151,7 +151,7 @@ impl App {
     /// What is changed in the working tree, once git has said so.
     pub(super) fn ask_for_changes(&mut self) -> Vec<Effect> {
         self.known.hint = Some("asking git …".to_owned());
-        vec![self.ask_for(Waits::Changes, Command::Inspect { what: Inspected::Changes })]
+        vec![self.ask_for(AwaitedReply::Changes, Command::Inspect { what: Inspected::Changes })]
     }
 
     /// The changes as a page, or as text in plain mode.
@@ -169,7 +169,11 @@ impl App {
         if !untracked.is_empty() {
             notes.push(format!("Not tracked by git:\n{}", untracked.join("\n")));
         }
-        let page = Page::changes("changes since the last commit", Change::of_diff(&diff), notes.join("\n\n"));
+        let page = FullPage::changes(
+            "changes since the last commit",
+            FileChange::of_diff(&diff),
+            notes.join("\n\n"),
+        );
         self.page = Some(page);
     }
 
@@ -179,7 +183,7 @@ impl App {
             self.say("info", "/add-dir PATH allows reading and editing in that directory, for this session");
             return Vec::new();
         }
-        vec![Effect::Errand(Purpose::AddDirectory, Errand::Folder(path.to_owned()))]
+        vec![Effect::Errand(JobPurpose::AddDirectory, FrontEndJob::Folder(path.to_owned()))]
     }
 
     /// The directory is there.
@@ -196,9 +200,9 @@ impl App {
         };
         let begin: String = session.chars().take(8).collect();
         let usual = format!("~/session-{begin}.md");
-        if !file.is_empty() || self.fold == Fold::Printed {
+        if !file.is_empty() || self.fold == ItemFolding::Printed {
             let file = if file.is_empty() { usual } else { file.to_owned() };
-            return vec![Effect::Errand(Purpose::Say, Errand::Export(file))];
+            return vec![Effect::Errand(JobPurpose::Say, FrontEndJob::Export(file))];
         }
         self.composer.set(&format!("/export {usual}"));
         self.known.hint = Some(
@@ -209,16 +213,16 @@ impl App {
     }
 
     /// The themes, the one in force chosen.
-    pub(super) fn list_of_themes(&self) -> List {
-        let row = |name: &str, note: &str| Row {
+    pub(super) fn list_of_themes(&self) -> ChoiceList {
+        let row = |name: &str, note: &str| ListRow {
             id: name.to_owned(),
             name: name.to_owned(),
             note: note.to_owned(),
-            ..Row::default()
+            ..ListRow::default()
         };
         let mut rows = vec![row(AUTO, "by the terminal's background")];
         rows.extend(THEMES.iter().map(|(name, _, words)| row(name, words)));
-        let mut list = List::new("Theme", rows, &[Offer::row('\n', "use and keep it")], "");
+        let mut list = ChoiceList::new("Theme", rows, &[Offer::row('\n', "use and keep it")], "");
         let now = THEMES.iter().position(|(_, shades, _)| *shades == self.theme.shades);
         list.chosen = now.map_or(0, |at| at + 1);
         list
@@ -230,21 +234,21 @@ impl App {
     }
 
     /// Shows the theme that is chosen in the list, or the one before again.
-    pub(super) fn preview_theme(&mut self, picked: &Picked) {
-        let Open::List(Topic::Themes, list) = &self.open else { return };
+    pub(super) fn preview_theme(&mut self, picked: &ListAction) {
+        let Overlay::List(Topic::Themes, list) = &self.open else { return };
         let chosen = list.rows.get(list.chosen).map(|row| row.id.clone());
         match picked {
-            Picked::Taken => {
+            ListAction::Taken => {
                 let before = self.theme.clone();
                 self.theme_before.get_or_insert(before);
                 self.theme = self.themed(&chosen.unwrap_or_default());
             }
-            Picked::Closed => {
+            ListAction::Closed => {
                 if let Some(before) = self.theme_before.take() {
                     self.theme = before;
                 }
             }
-            Picked::Do(..) | Picked::Passed => {}
+            ListAction::Do(..) | ListAction::Passed => {}
         }
     }
 
@@ -252,7 +256,7 @@ impl App {
     pub(super) fn use_theme(&mut self, name: &str) -> Vec<Effect> {
         self.theme = self.themed(name);
         self.theme_before = None;
-        vec![Effect::Errand(Purpose::Say, Errand::Theme(name.to_owned())), Effect::Repaint]
+        vec![Effect::Errand(JobPurpose::Say, FrontEndJob::Theme(name.to_owned())), Effect::Repaint]
     }
 
     /// A few lines in the colours of a theme.
@@ -262,7 +266,7 @@ impl App {
             "fn area(w: u32) -> u32 {\n    w * w // squared\n}\n",
         );
         let room = self.columns.saturating_sub(2).max(2);
-        let lines = Change::between("sample.rs", old, new).lines(&self.theme, room, 6, "");
+        let lines = FileChange::between("sample.rs", old, new).lines(&self.theme, room, 6, "");
         let indented = |mut line: Line<'static>| {
             line.spans.insert(0, "  ".into());
             line

@@ -5,9 +5,9 @@ use ratatui_core::text::Line;
 
 use super::{App, Effect};
 use crate::commands;
-use crate::completion::{Choice, Choices, Naming, What};
+use crate::completion::{Choices, Completion, CompletionKind, Naming};
 use crate::keymap::Action;
-use crate::port::{Errand, Purpose};
+use crate::port::{FrontEndJob, JobPurpose};
 use crate::view::popup::Popup;
 
 /// How many are proposed.
@@ -18,12 +18,12 @@ const ROWS: usize = 8;
 #[derive(Default)]
 pub(super) struct Completing {
     naming: Option<Naming>,
-    found: Vec<Choice>,
+    found: Vec<Completion>,
     chosen: usize,
     /// The word whose proposals were closed with Esc.
     closed: Option<String>,
     /// The files of the project, once they are known.
-    paths: Vec<Choice>,
+    paths: Vec<Completion>,
     /// All completions after an at sign, until an agent starts or ends.
     mentions: Choices,
     asked: bool,
@@ -46,15 +46,15 @@ impl App {
         let began = naming.is_some() && self.completing.naming.is_none();
         let found = match naming.as_ref().map(|naming| (naming.what, naming.word.as_str())) {
             None => Vec::new(),
-            Some((What::Command, word)) => {
+            Some((CompletionKind::Command, word)) => {
                 self.commands().find(word, MOST_FOUND).into_iter().cloned().collect()
             }
-            Some((What::Mention, word)) => {
+            Some((CompletionKind::Mention, word)) => {
                 if began {
                     self.completing.mentions = self.mentions();
                 }
                 if !std::mem::replace(&mut self.completing.asked, true) {
-                    effects.push(Effect::Errand(Purpose::Paths, Errand::Paths));
+                    effects.push(Effect::Errand(JobPurpose::Paths, FrontEndJob::Paths));
                 }
                 self.completing.mentions.find(word, MOST_FOUND).into_iter().cloned().collect()
             }
@@ -68,7 +68,7 @@ impl App {
 
     /// The files of the project are known.
     pub(super) fn paths_came(&mut self, paths: Vec<String>) -> Vec<Effect> {
-        let choice = |text: String| Choice { text, description: String::new() };
+        let choice = |text: String| Completion { text, description: String::new() };
         self.completing.paths = paths.into_iter().map(choice).collect();
         self.completing.mentions = self.mentions();
         self.propose()
@@ -76,7 +76,7 @@ impl App {
 
     fn commands(&self) -> Choices {
         let choice =
-            |text: &str, description: &str| Choice { text: text.into(), description: description.into() };
+            |text: &str, description: &str| Completion { text: text.into(), description: description.into() };
         let ours = commands::all().map(|(name, words)| choice(name, words));
         let theirs = self.library.skills.iter().map(|(name, words)| choice(name, words));
         Choices::new(ours.chain(theirs).collect())
@@ -85,7 +85,7 @@ impl App {
     /// Agents at work, by their ids; kinds of agents; files.
     fn mentions(&self) -> Choices {
         let at_work = self.view.tasks().iter().filter(|task| task.is_agent() && !task.state.is_ended());
-        let at_work = at_work.map(|task| Choice {
+        let at_work = at_work.map(|task| Completion {
             text: task.record.task.to_string(),
             description: format!("tell it: {}", crate::view::agents::name(task)),
         });
@@ -93,7 +93,7 @@ impl App {
             .library
             .agents
             .iter()
-            .map(|(name, words)| Choice { text: name.clone(), description: format!("agent · {words}") });
+            .map(|(name, words)| Completion { text: name.clone(), description: format!("agent · {words}") });
         Choices::new(at_work.chain(kinds).chain(self.completing.paths.iter().cloned()).collect())
     }
 
@@ -108,8 +108,11 @@ impl App {
             Action::Down => self.completing.chosen = (self.completing.chosen + 1).min(last),
             Action::Complete => return Some(self.take_proposal()),
             Action::Submit => {
-                let is_command =
-                    self.completing.naming.as_ref().is_some_and(|naming| naming.what == What::Command);
+                let is_command = self
+                    .completing
+                    .naming
+                    .as_ref()
+                    .is_some_and(|naming| naming.what == CompletionKind::Command);
                 let effects = self.take_proposal();
                 return if is_command { None } else { Some(effects) };
             }
@@ -145,8 +148,8 @@ impl App {
         let Some(naming) = self.completing.naming.as_ref().filter(|_| self.proposes()) else {
             return Vec::new();
         };
-        let sign = if naming.what == What::Command { "/" } else { "@" };
-        let found: Vec<&Choice> = self.completing.found.iter().collect();
+        let sign = if naming.what == CompletionKind::Command { "/" } else { "@" };
+        let found: Vec<&Completion> = self.completing.found.iter().collect();
         let (theme, columns, chosen) = (&self.theme, self.columns, self.completing.chosen);
         Popup { theme, columns, most: ROWS.min(self.rows / 3).max(1), sign, chosen }.lines(&found)
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use crossterm::event::KeyEvent;
 use decurion_protocol::{Envelope, Mode, Request, Start};
 
-use crate::port::{Errand, Fruit, Purpose};
+use crate::port::{FrontEndJob, JobPurpose, JobResult};
 use crate::theme::Shades;
 
 #[derive(Clone, Debug)]
-pub enum Input {
+pub enum AppInput {
     Key(KeyEvent),
     /// Text that was pasted.
     Paste(String),
@@ -18,7 +18,7 @@ pub enum Input {
     /// The text from an editor.
     Edited(String),
     /// The result of a job.
-    Done(Purpose, Result<Fruit, String>),
+    Done(JobPurpose, Result<JobResult, String>),
     /// A signal asks for the end of the turn.
     Interrupt,
     /// Something else is to be said about what is shown.
@@ -54,7 +54,7 @@ pub enum Effect {
     /// Keep a prompt for later sessions.
     Remember(String),
     /// Do something that takes a while.
-    Errand(Purpose, Errand),
+    Errand(JobPurpose, FrontEndJob),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -64,12 +64,12 @@ pub enum Farewell {
     /// It continues without a terminal.
     Keep,
     /// Another session takes its place.
-    Next(Box<Next>),
+    Next(Box<NextSession>),
 }
 
 /// The session that takes the place of another, and what goes over to it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Next {
+pub struct NextSession {
     pub start: Start,
     /// What is written in its prompt.
     pub draft: String,

@@ -8,89 +8,89 @@ use decurion_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::tasks::Tasks;
-use super::{App, Effect, Farewell, Next, Waits};
+use super::tasks::TaskPanel;
+use super::{App, AwaitedReply, Effect, Farewell, NextSession};
 use crate::commands::Topic;
-use crate::composer::{Edit, Motion};
+use crate::composer::{ComposerEdit, CursorMotion};
 use crate::keymap::Action;
-use crate::list::{List, Offer, Picked, Row};
-use crate::port::{Errand, Purpose};
+use crate::list::{ChoiceList, ListAction, ListRow, Offer};
+use crate::port::{FrontEndJob, JobPurpose};
 use crate::text::{cut, one_line};
-use crate::view::item::Fold;
-use crate::view::status::Home;
+use crate::view::item::ItemFolding;
+use crate::view::status::SessionHome;
 
 /// How much of a prompt names the work on it.
 const MOST_NAME: usize = 40;
 
 #[derive(Clone, Debug, Default)]
-pub(super) enum Open {
+pub(super) enum Overlay {
     #[default]
     Nothing,
     /// The keys and commands, from this row on.
     Help(usize),
-    Tasks(Tasks),
+    Tasks(TaskPanel),
     /// A search of earlier prompts: the word, and how many that hold it were passed.
     Search(String, usize),
-    List(Topic, List),
+    List(Topic, ChoiceList),
 }
 
 impl App {
     /// A key while something is open above the prompt; none if it is not for that.
     pub(super) fn open_key(&mut self, action: Action) -> Option<Vec<Effect>> {
         match &mut self.open {
-            Open::Nothing => None,
-            Open::Help(_) => self.help_key(action),
-            Open::Tasks(_) => self.tasks_key(action),
-            Open::Search(..) => self.search_key(action),
-            Open::List(topic, list) => {
+            Overlay::Nothing => None,
+            Overlay::Help(_) => self.help_key(action),
+            Overlay::Tasks(_) => self.tasks_key(action),
+            Overlay::Search(..) => self.search_key(action),
+            Overlay::List(topic, list) => {
                 let topic = *topic;
                 let picked = list.key(action);
                 self.preview_theme(&picked);
                 match picked {
-                    Picked::Taken => Some(self.ask_for_preview()),
-                    Picked::Passed => None,
-                    Picked::Closed => {
-                        self.open = Open::Nothing;
+                    ListAction::Taken => Some(self.ask_for_preview()),
+                    ListAction::Passed => None,
+                    ListAction::Closed => {
+                        self.open = Overlay::Nothing;
                         Some(Vec::new())
                     }
-                    Picked::Do(key, row, words) => Some(self.do_listed(topic, key, &row, &words)),
+                    ListAction::Do(key, row, words) => Some(self.do_listed(topic, key, &row, &words)),
                 }
             }
         }
     }
 
     fn help_key(&mut self, action: Action) -> Option<Vec<Effect>> {
-        let Open::Help(from) = &mut self.open else { return None };
+        let Overlay::Help(from) = &mut self.open else { return None };
         match action {
             Action::Down | Action::PageDown => *from += if action == Action::Down { 1 } else { 10 },
             Action::Up => *from = from.saturating_sub(1),
             Action::PageUp => *from = from.saturating_sub(10),
             Action::Leave => return None,
-            _ => self.open = Open::Nothing,
+            _ => self.open = Overlay::Nothing,
         }
         Some(Vec::new())
     }
 
     fn search_key(&mut self, action: Action) -> Option<Vec<Effect>> {
-        let Open::Search(word, passed) = &mut self.open else { return None };
+        let Overlay::Search(word, passed) = &mut self.open else { return None };
         match action {
-            Action::Interrupt => self.open = Open::Nothing,
+            Action::Interrupt => self.open = Overlay::Nothing,
             // Further back, as long as there is one.
             Action::History | Action::Up => {
                 *passed += usize::from(self.history.find(word, *passed + 1).is_some());
             }
             Action::Down => *passed = passed.saturating_sub(1),
-            Action::Edit(Edit::Type(letter)) => {
+            Action::Edit(ComposerEdit::Type(letter)) => {
                 word.push(letter);
                 *passed = 0;
             }
-            Action::Edit(Edit::Delete(Motion::Left)) => {
+            Action::Edit(ComposerEdit::Delete(CursorMotion::Left)) => {
                 word.pop();
                 *passed = 0;
             }
             Action::Submit | Action::Complete => {
                 let found = self.history.find(word, *passed).map(str::to_owned);
-                self.open = Open::Nothing;
+                self.open = Overlay::Nothing;
                 if let Some(found) = found {
                     self.composer.set(&found);
                 }
@@ -104,13 +104,13 @@ impl App {
     pub(super) fn list(&mut self, topic: Topic) -> Vec<Effect> {
         let program = |words: &[&str]| {
             let words = words.iter().map(|word| (*word).to_owned()).collect();
-            vec![Effect::Errand(Purpose::List(topic), Errand::Program(words))]
+            vec![Effect::Errand(JobPurpose::List(topic), FrontEndJob::Program(words))]
         };
         let what = match topic {
             Topic::Agents => return program(&["agents", "list", "--json"]),
             Topic::Sessions => return program(&["sessions", "list", "--json"]),
             Topic::Plugins => return program(&["plugin", "list", "--json"]),
-            Topic::Memory => return vec![Effect::Errand(Purpose::List(topic), Errand::Memories)],
+            Topic::Memory => return vec![Effect::Errand(JobPurpose::List(topic), FrontEndJob::Memories)],
             Topic::Worktrees => return program(&["worktrees", "list", "--json"]),
             Topic::Rules => Inspected::Rules,
             Topic::Hooks => Inspected::Hooks,
@@ -122,70 +122,81 @@ impl App {
             | Topic::Leaving
             | Topic::Themes
             | Topic::Consent => {
-                self.open = Open::List(topic, self.own_list(topic));
+                self.open = Overlay::List(topic, self.own_list(topic));
                 return Vec::new();
             }
         };
-        vec![self.ask_for(Waits::List(topic), Command::Inspect { what })]
+        vec![self.ask_for(AwaitedReply::List(topic), Command::Inspect { what })]
     }
 
     /// A list of what is known here.
-    fn own_list(&self, topic: Topic) -> List {
-        let named = |(name, words): &(String, String)| Row {
+    fn own_list(&self, topic: Topic) -> ChoiceList {
+        let named = |(name, words): &(String, String)| ListRow {
             id: name.clone(),
             name: format!("/{name}"),
             note: words.clone(),
-            ..Row::default()
+            ..ListRow::default()
         };
         match topic {
             Topic::Prompts => self.list_of_prompts(),
             Topic::Skills => {
                 let rows = self.library.skills.iter().map(named).collect();
-                List::new("Skills and commands", rows, &[Offer::row('\n', "write it")], "there are none")
+                ChoiceList::new(
+                    "Skills and commands",
+                    rows,
+                    &[Offer::row('\n', "write it")],
+                    "there are none",
+                )
             }
             Topic::Models => {
-                let row = |name: &String| Row { id: name.clone(), name: name.clone(), ..Row::default() };
+                let row =
+                    |name: &String| ListRow { id: name.clone(), name: name.clone(), ..ListRow::default() };
                 let rows = self.library.models.iter().map(row).collect();
                 let now = self.view.root.model.as_deref().unwrap_or("none yet");
                 let offers = [
                     Offer::row('\n', "use it"),
                     Offer::all('o', "another").asking("model, or provider/model"),
                 ];
-                List::new(format!("Models · now {now}"), rows, &offers, "no models are named in the settings")
+                ChoiceList::new(
+                    format!("Models · now {now}"),
+                    rows,
+                    &offers,
+                    "no models are named in the settings",
+                )
             }
             Topic::Leaving => self.list_of_leaving(),
             Topic::Themes => self.list_of_themes(),
-            _ => List::default(),
+            _ => ChoiceList::default(),
         }
     }
 
-    fn list_of_prompts(&self) -> List {
-        let row = |prompt: &super::Prompted| Row {
+    fn list_of_prompts(&self) -> ChoiceList {
+        let row = |prompt: &super::Prompted| ListRow {
             id: prompt.line.to_string(),
             name: one_line(&prompt.text),
-            ..Row::default()
+            ..ListRow::default()
         };
-        let rows: Vec<Row> = self.prompts.iter().map(row).collect();
+        let rows: Vec<ListRow> = self.prompts.iter().map(row).collect();
         let offers = [
             Offer::row('\n', "conversation and files"),
             Offer::row('c', "conversation"),
             Offer::row('f', "files"),
         ];
-        let mut list = List::new("Back to before which prompt?", rows, &offers, "no prompts yet");
+        let mut list = ChoiceList::new("Back to before which prompt?", rows, &offers, "no prompts yet");
         list.chosen = self.prompts.len().saturating_sub(1);
         list
     }
 
     /// What is still at work, and what can become of it.
-    fn list_of_leaving(&self) -> List {
-        let row = |id: &str, name: &str, note: &str| Row {
+    fn list_of_leaving(&self) -> ChoiceList {
+        let row = |id: &str, name: &str, note: &str| ListRow {
             id: id.to_owned(),
             name: name.to_owned(),
             note: note.to_owned(),
-            ..Row::default()
+            ..ListRow::default()
         };
         let mut rows = Vec::new();
-        if self.known.home == Home::Kept {
+        if self.known.home == SessionHome::Kept {
             rows.push(row("keep", "Keep running in background", "`decurion attach` comes back to it"));
         }
         rows.push(row("wait", "Wait", "leave when everything is done"));
@@ -197,7 +208,7 @@ impl App {
             0 | 1 => format!("Still running: {}", working.first().map_or("the last prompt", String::as_str)),
             many => format!("{many} still running: {}", working.join(" | ")),
         };
-        List::new(title, rows, &[Offer::row('\n', "choose")], "")
+        ChoiceList::new(title, rows, &[Offer::row('\n', "choose")], "")
     }
 
     /// What the main agent is at, if it works; and what a person runs himself.
@@ -235,25 +246,25 @@ impl App {
                     _ => ("add", words),
                 };
                 if verb == "disable" {
-                    self.open = Open::Nothing;
-                    return program(Purpose::Say, &["plugin", verb, of]);
+                    self.open = Overlay::Nothing;
+                    return program(JobPurpose::Say, &["plugin", verb, of]);
                 }
                 let words: Vec<String> = ["plugin", verb, of].map(str::to_owned).into();
                 let preview = words.iter().cloned().chain(["--preview".to_owned()]).collect();
-                vec![Effect::Errand(Purpose::Consent(words), Errand::Program(preview))]
+                vec![Effect::Errand(JobPurpose::Consent(words), FrontEndJob::Program(preview))]
             }
             Topic::Consent => match serde_json::from_str(row) {
-                Ok(words) => vec![Effect::Errand(Purpose::Say, Errand::Program(words))],
+                Ok(words) => vec![Effect::Errand(JobPurpose::Say, FrontEndJob::Program(words))],
                 Err(_) => Vec::new(),
             },
-            Topic::Worktrees if key == 'c' => program(Purpose::Say, &["worktrees", "clean"]),
-            Topic::Worktrees => program(Purpose::Say, &["worktrees", "remove", row]),
+            Topic::Worktrees if key == 'c' => program(JobPurpose::Say, &["worktrees", "clean"]),
+            Topic::Worktrees => program(JobPurpose::Say, &["worktrees", "remove", row]),
             Topic::Leaving => self.do_leave(row),
             Topic::Themes => self.use_theme(row),
             Topic::Memory => vec![Effect::EditFile(row.to_owned())],
             Topic::Hooks | Topic::Context => Vec::new(),
         };
-        self.open = Open::Nothing;
+        self.open = Overlay::Nothing;
         effects
     }
 
@@ -267,25 +278,28 @@ impl App {
         let text = |name: &str| shown[name].as_str().unwrap_or_default().to_owned();
         self.say("info", text("shows"));
         words.extend(["--as-shown".to_owned(), text("fingerprint")]);
-        let row = |id: String, name: &str| Row { id, name: name.to_owned(), ..Row::default() };
+        let row = |id: String, name: &str| ListRow { id, name: name.to_owned(), ..ListRow::default() };
         let rows = vec![row(String::new(), "No"), row(json!(words).to_string(), "Yes")];
-        self.open_list(Topic::Consent, List::new(text("question"), rows, &[Offer::row('\n', "choose")], ""));
+        self.open_list(
+            Topic::Consent,
+            ChoiceList::new(text("question"), rows, &[Offer::row('\n', "choose")], ""),
+        );
     }
 
     /// Asks for the last exchange of the session that is chosen, where it is not known.
     pub(super) fn ask_for_preview(&mut self) -> Vec<Effect> {
-        let Open::List(Topic::Sessions, list) = &mut self.open else { return Vec::new() };
+        let Overlay::List(Topic::Sessions, list) = &mut self.open else { return Vec::new() };
         let Some(row) = list.rows.get_mut(list.chosen).filter(|row| row.details.len() == 1) else {
             return Vec::new();
         };
         // Once is enough, with any result.
         row.details.push(String::new());
         let id = row.id.clone();
-        vec![Effect::Errand(Purpose::Preview(id.clone()), Errand::Preview(id))]
+        vec![Effect::Errand(JobPurpose::Preview(id.clone()), FrontEndJob::Preview(id))]
     }
 
     pub(super) fn preview_came(&mut self, id: &str, text: &str) {
-        let Open::List(Topic::Sessions, list) = &mut self.open else { return };
+        let Overlay::List(Topic::Sessions, list) = &mut self.open else { return };
         if let Some(row) = list.rows.iter_mut().find(|row| row.id == id) {
             row.details.truncate(1);
             row.details.push(text.to_owned());
@@ -295,12 +309,12 @@ impl App {
     fn do_agent(&mut self, key: char, row: &str, words: &str) -> Vec<Effect> {
         let (name, origin) = row.split_once('\n').unwrap_or((row, ""));
         match key {
-            '\n' => program(Purpose::Page(format!("agent {name}")), &["agents", "show", name]),
+            '\n' => program(JobPurpose::Page(format!("agent {name}")), &["agents", "show", name]),
             'e' => {
-                program(Purpose::Page(format!("what {name} would run with")), &["agents", "explain", name])
+                program(JobPurpose::Page(format!("what {name} would run with")), &["agents", "explain", name])
             }
             'l' => program(
-                Purpose::Page("agents: what is wrong with their files".to_owned()),
+                JobPurpose::Page("agents: what is wrong with their files".to_owned()),
                 &["agents", "lint"],
             ),
             'd' if Path::new(origin).extension().is_some_and(|end| end == "md") => {
@@ -313,7 +327,7 @@ impl App {
                 );
                 Vec::new()
             }
-            _ => vec![Effect::Errand(Purpose::Edit, Errand::NewAgent(words.to_owned()))],
+            _ => vec![Effect::Errand(JobPurpose::Edit, FrontEndJob::NewAgent(words.to_owned()))],
         }
     }
 
@@ -326,7 +340,10 @@ impl App {
             let Ok((behavior, rule)) = serde_json::from_str::<(Verdict, Rule)>(row) else {
                 return Vec::new();
             };
-            (PermissionUpdate::RemoveRules { behavior, rules: vec![rule] }, Waits::Refusal("permissions"))
+            (
+                PermissionUpdate::RemoveRules { behavior, rules: vec![rule] },
+                AwaitedReply::Refusal("permissions"),
+            )
         } else {
             let (behavior, list) = match key {
                 'a' => (Verdict::Allow, "allow"),
@@ -335,7 +352,7 @@ impl App {
             };
             match Rule::parse(words, RuleSource::Session) {
                 Ok(rule) => {
-                    let waits = Waits::Rule(list, rule.to_string());
+                    let waits = AwaitedReply::Rule(list, rule.to_string());
                     (PermissionUpdate::AddRules { behavior, rules: vec![rule] }, waits)
                 }
                 Err(error) => {
@@ -365,7 +382,7 @@ impl App {
             "wait" => {
                 self.leaving = true;
                 // Where no line at the bottom says so all the while.
-                if self.fold == Fold::Printed {
+                if self.fold == ItemFolding::Printed {
                     self.say("info", "leaves when everything is done");
                 }
                 self.leave_if_done()
@@ -399,7 +416,7 @@ impl App {
     /// Nothing is changed here: it may turn out that this session stays.
     fn leave_for(&self, start: Start, draft: String) -> Effect {
         let (mode, model) = (self.view.mode, self.view.root.model.clone());
-        Effect::Leave(Farewell::Next(Box::new(Next {
+        Effect::Leave(Farewell::Next(Box::new(NextSession {
             start,
             draft,
             mode,
@@ -417,7 +434,7 @@ impl App {
         }
         let (start, draft) = (Start::Resume { id, at: None }, self.composer.text());
         let (mode, model) = (self.view.mode, self.view.root.model.clone());
-        vec![Effect::Leave(Farewell::Next(Box::new(Next {
+        vec![Effect::Leave(Farewell::Next(Box::new(NextSession {
             start,
             draft,
             mode,
@@ -440,7 +457,7 @@ impl App {
             return self.go_back(prompt.line);
         }
         let then = (key == '\n').then_some(prompt.line);
-        vec![self.ask_for(Waits::Rewound(then), Command::Rewind { to: prompt.line, dry_run: false })]
+        vec![self.ask_for(AwaitedReply::Rewound(then), Command::Rewind { to: prompt.line, dry_run: false })]
     }
 
     /// What was put back; then the conversation, where that is wanted too.
@@ -491,7 +508,7 @@ impl App {
 }
 
 /// An errand for one of the program's own subcommands.
-pub(super) fn program(purpose: Purpose, words: &[&str]) -> Vec<Effect> {
+pub(super) fn program(purpose: JobPurpose, words: &[&str]) -> Vec<Effect> {
     let words = words.iter().map(|word| (*word).to_owned()).collect();
-    vec![Effect::Errand(purpose, Errand::Program(words))]
+    vec![Effect::Errand(purpose, FrontEndJob::Program(words))]
 }

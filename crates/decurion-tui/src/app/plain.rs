@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use ratatui_core::text::Line;
 
-use super::open::Open;
-use super::tasks::Tasks;
+use super::open::Overlay;
+use super::tasks::TaskPanel;
 use super::{App, Effect, Farewell};
 use crate::steps::steps;
 use crate::view::agents::Panel;
-use crate::view::item::Fold;
+use crate::view::item::ItemFolding;
 use crate::view::question::Asking;
 
 /// What the next line that is typed is about.
@@ -36,13 +36,13 @@ pub enum Wants {
 impl App {
     /// From here on finished items are printed for a person with lines instead of keys.
     pub fn be_plain(&mut self, echoes: bool) {
-        (self.fold, self.typist.echoes) = (Fold::Printed, echoes);
+        (self.fold, self.typist.echoes) = (ItemFolding::Printed, echoes);
     }
 
     /// The help or the whole conversation at once, for plain mode, which has no pages.
     pub fn take_reading(&mut self) -> Vec<Line<'static>> {
-        if matches!(self.open, Open::Help(_)) {
-            self.open = Open::Nothing;
+        if matches!(self.open, Overlay::Help(_)) {
+            self.open = Overlay::Nothing;
             return self.whole_help();
         }
         let Some(mut page) = self.page.take_if(|page| page.is_root()) else { return Vec::new() };
@@ -65,13 +65,13 @@ impl App {
             return Wants::Answer { marked: several.then_some(asked.marked.len()) };
         }
         match &self.open {
-            Open::Nothing => Wants::Prompt,
-            Open::Help(_) => Wants::Reading,
-            Open::Search(..) => Wants::Words,
-            Open::Tasks(tasks) if tasks.budget.is_some() => Wants::Words,
-            Open::List(_, list) if list.is_writing() => Wants::Words,
-            Open::Tasks(tasks) => Wants::Choice { chosen: tasks.chosen.is_some() },
-            Open::List(_, list) => Wants::Choice { chosen: list.picked },
+            Overlay::Nothing => Wants::Prompt,
+            Overlay::Help(_) => Wants::Reading,
+            Overlay::Search(..) => Wants::Words,
+            Overlay::Tasks(tasks) if tasks.budget.is_some() => Wants::Words,
+            Overlay::List(_, list) if list.is_writing() => Wants::Words,
+            Overlay::Tasks(tasks) => Wants::Choice { chosen: tasks.chosen.is_some() },
+            Overlay::List(_, list) => Wants::Choice { chosen: list.picked },
         }
     }
 
@@ -107,11 +107,11 @@ impl App {
     pub fn choose_number(&mut self, number: usize) -> Vec<Effect> {
         let at = number.wrapping_sub(1);
         match &mut self.open {
-            Open::Tasks(tasks) if at < self.view.tasks().len() => {
+            Overlay::Tasks(tasks) if at < self.view.tasks().len() => {
                 tasks.chosen = self.view.ordered().all().nth(at).map(|task| task.record.task.clone());
                 tasks.asked = None;
             }
-            Open::List(_, list) if at < list.rows.len() => {
+            Overlay::List(_, list) if at < list.rows.len() => {
                 (list.chosen, list.picked) = (at, true);
                 if list.only_takes() {
                     return self.open_key(crate::keymap::Action::Submit).unwrap_or_default();
@@ -124,7 +124,7 @@ impl App {
 
     /// Whether a letter would do something with a row of what is open.
     pub fn is_about_a_row(&self, letter: char) -> bool {
-        let Open::List(_, list) = &self.open else { return true };
+        let Overlay::List(_, list) = &self.open else { return true };
         list.offers.iter().any(|offer| offer.key == letter && offer.of_row)
     }
 
@@ -134,13 +134,13 @@ impl App {
             self.page = None;
         }
         if self.page.is_none() && self.wants() == Wants::Reading {
-            self.open = Open::Nothing;
+            self.open = Overlay::Nothing;
         }
     }
 
     /// Closes what is open above the prompt.
     pub fn close_open(&mut self) {
-        self.open = Open::Nothing;
+        self.open = Overlay::Nothing;
     }
 
     /// The draft in the prompt, which is invisible in plain mode.
@@ -195,14 +195,14 @@ impl App {
             return lines;
         }
         match &self.open {
-            Open::Nothing => Vec::new(),
-            Open::Tasks(tasks) => self.plain_tasks(tasks, now),
-            Open::List(_, list) => list.numbered(),
-            Open::Help(_) | Open::Search(..) => self.panel(now),
+            Overlay::Nothing => Vec::new(),
+            Overlay::Tasks(tasks) => self.plain_tasks(tasks, now),
+            Overlay::List(_, list) => list.numbered(),
+            Overlay::Help(_) | Overlay::Search(..) => self.panel(now),
         }
     }
 
-    fn plain_tasks(&self, tasks: &Tasks, now: Timestamp) -> Vec<Line<'static>> {
+    fn plain_tasks(&self, tasks: &TaskPanel, now: Timestamp) -> Vec<Line<'static>> {
         let columns = self.columns.saturating_sub(5).max(20);
         let panel = Panel { theme: &self.theme, columns, most: usize::MAX, now, chosen: None, all: true };
         let rows = panel.lines(&self.view);

@@ -5,15 +5,15 @@ use decurion_protocol::view::TaskView;
 use decurion_protocol::{AgentId, Block, Command, LineId, Mode, Start};
 use uuid::Uuid;
 
-use super::open::{Open, program};
-use super::{App, Effect, Farewell, Pressed, Waits};
-use crate::commands::{self, Name, Topic, Typed};
+use super::open::{Overlay, program};
+use super::{App, AwaitedReply, Effect, Farewell, Pressed};
+use crate::commands::{self, CommandName, Topic, TypedText};
 use crate::composer::vim::Took;
-use crate::composer::{Edit, Motion};
+use crate::composer::{ComposerEdit, CursorMotion};
 use crate::keymap::Action;
-use crate::page::Page;
-use crate::port::{Errand, Purpose};
-use crate::view::item::Fold;
+use crate::page::FullPage;
+use crate::port::{FrontEndJob, JobPurpose};
+use crate::view::item::ItemFolding;
 
 /// How many bytes a prompt for another process's session may take in a request, which is refused beyond 16 MiB.
 const LONGEST_ATTACHED: usize = (16 << 20) - (4 << 10);
@@ -31,7 +31,7 @@ enum Addressed {
 impl App {
     /// A key of vi, where those are wanted and the prompt has the keys; none if it is not one.
     pub(super) fn vim_key(&mut self, key: &KeyEvent) -> Option<Vec<Effect>> {
-        let has_keys = self.page.is_none() && !self.answers() && matches!(self.open, Open::Nothing);
+        let has_keys = self.page.is_none() && !self.answers() && matches!(self.open, Overlay::Nothing);
         let vim = self.vim.as_mut().filter(|_| has_keys)?;
         match vim.key(&mut self.composer, key) {
             Took::No => return None,
@@ -57,13 +57,13 @@ impl App {
             Action::Interrupt => return self.interrupt(),
             Action::Leave => return self.leave_key(),
             Action::EndOfInput if self.composer.is_empty() => return self.leave(),
-            Action::EndOfInput => self.composer.edit(Edit::Delete(Motion::Right)),
+            Action::EndOfInput => self.composer.edit(ComposerEdit::Delete(CursorMotion::Right)),
             Action::Background => return self.background(),
             Action::Mode => return self.next_mode(),
             Action::Tasks => self.open_tasks(),
-            Action::History => self.open = Open::Search(String::new(), 0),
-            Action::Help => self.open = Open::Help(0),
-            Action::Edit(Edit::Type('?')) if self.composer.is_empty() => self.open = Open::Help(0),
+            Action::History => self.open = Overlay::Search(String::new(), 0),
+            Action::Help => self.open = Overlay::Help(0),
+            Action::Edit(ComposerEdit::Type('?')) if self.composer.is_empty() => self.open = Overlay::Help(0),
             // What is put into the prompt meanwhile is not in the editor's hands.
             Action::Editor => return vec![Effect::Edit(self.composer.take())],
             Action::Redraw => return vec![Effect::Repaint],
@@ -73,10 +73,10 @@ impl App {
                 let unqueue = |line| Command::Unqueue { line: Some(line) };
                 // The last first: each is put before what is written already.
                 let asked = ours.into_iter().rev();
-                return asked.map(|line| self.ask_for(Waits::Unqueued, unqueue(line))).collect();
+                return asked.map(|line| self.ask_for(AwaitedReply::Unqueued, unqueue(line))).collect();
             }
             Action::Up | Action::Down => self.vertical(action == Action::Down),
-            Action::Transcript => self.page = Some(Page::root()),
+            Action::Transcript => self.page = Some(FullPage::root()),
             Action::Complete | Action::PageUp | Action::PageDown => {}
             Action::Edit(edit) => {
                 self.composer.edit(edit);
@@ -90,7 +90,7 @@ impl App {
     fn submit(&mut self) -> Vec<Effect> {
         let at_end = self.composer.cursor() == self.composer.raw().len();
         if at_end && self.composer.raw().ends_with('\\') {
-            self.composer.edit(Edit::Delete(Motion::Left));
+            self.composer.edit(ComposerEdit::Delete(CursorMotion::Left));
             self.composer.insert("\n");
             return Vec::new();
         }
@@ -99,7 +99,7 @@ impl App {
         if text.trim().is_empty() {
             return Vec::new();
         }
-        if commands::typed(&text) == Typed::Prompt && self.is_misspelt(&text) {
+        if commands::typed(&text) == TypedText::Prompt && self.is_misspelt(&text) {
             self.composer.set(&text);
             return Vec::new();
         }
@@ -112,19 +112,19 @@ impl App {
     fn send(&mut self, text: String) -> Vec<Effect> {
         match commands::typed(&text) {
             // A person's own command of that name is theirs.
-            Typed::Ours(Name::Prompt(_), _) if self.has_skill(&text) => self.submit_prompt(text),
-            Typed::Ours(Name::Prompt(words), rest) => {
+            TypedText::Ours(CommandName::Prompt(_), _) if self.has_skill(&text) => self.submit_prompt(text),
+            TypedText::Ours(CommandName::Prompt(words), rest) => {
                 let name = commands::looks_like(text.trim_start()).unwrap_or_default();
                 self.submit_blocks(text.clone(), commands::prompt_of(name, words, rest))
             }
-            Typed::Ours(command, rest) => self.run(command, rest),
-            Typed::Memory(line) => {
-                vec![Effect::Errand(Purpose::Say, Errand::Memorize(line.to_owned()))]
+            TypedText::Ours(command, rest) => self.run(command, rest),
+            TypedText::Memory(line) => {
+                vec![Effect::Errand(JobPurpose::Say, FrontEndJob::Memorize(line.to_owned()))]
             }
-            Typed::Shell(command) => {
+            TypedText::Shell(command) => {
                 vec![self.ask("!", Command::Shell { command: command.to_owned() })]
             }
-            Typed::Prompt => {
+            TypedText::Prompt => {
                 match self.addressed(&text) {
                     Addressed::Session => {}
                     Addressed::Agent(agent, words) => return vec![self.tell(agent, words)],
@@ -156,7 +156,7 @@ impl App {
     fn submit_blocks(&mut self, text: String, blocks: Vec<Block>) -> Vec<Effect> {
         let line = LineId(Uuid::new_v4());
         self.sent.push_back((line, text));
-        vec![self.ask_for(Waits::Prompt(line), Command::Submit { line, blocks })]
+        vec![self.ask_for(AwaitedReply::Prompt(line), Command::Submit { line, blocks })]
     }
 
     /// Whether a text calls a skill or a command of the person's own.
@@ -192,48 +192,50 @@ impl App {
     }
 
     /// Does what a command of our own says.
-    fn run(&mut self, command: Name, rest: &str) -> Vec<Effect> {
+    fn run(&mut self, command: CommandName, rest: &str) -> Vec<Effect> {
         match command {
-            Name::Help if self.fold == Fold::Printed => self.open = Open::Help(0),
-            Name::Help => {
+            CommandName::Help if self.fold == ItemFolding::Printed => self.open = Overlay::Help(0),
+            CommandName::Help => {
                 let lines: Vec<String> = self.whole_help().iter().map(ToString::to_string).collect();
-                self.page = Some(Page::text("help", lines.join("\n")));
+                self.page = Some(FullPage::text("help", lines.join("\n")));
             }
-            Name::Status => return self.ask_for_status(),
-            Name::Copy => return self.copy(),
-            Name::Diff => return self.ask_for_changes(),
-            Name::AddDir => return self.add_directory(rest),
+            CommandName::Status => return self.ask_for_status(),
+            CommandName::Copy => return self.copy(),
+            CommandName::Diff => return self.ask_for_changes(),
+            CommandName::AddDir => return self.add_directory(rest),
             // It was sent already.
-            Name::Prompt(_) => {}
-            Name::Transcript => self.page = Some(Page::root()),
-            Name::Tasks => self.open_tasks(),
-            Name::Quit => return self.leave(),
-            Name::Cost => self.say("info", crate::view::status::costs(&self.view)),
-            Name::Model if rest.is_empty() => return self.list(Topic::Models),
-            Name::Model => return vec![self.ask("model", Command::SetModel { model: rest.to_owned() })],
-            Name::Compact => {
+            CommandName::Prompt(_) => {}
+            CommandName::Transcript => self.page = Some(FullPage::root()),
+            CommandName::Tasks => self.open_tasks(),
+            CommandName::Quit => return self.leave(),
+            CommandName::Cost => self.say("info", crate::view::status::costs(&self.view)),
+            CommandName::Model if rest.is_empty() => return self.list(Topic::Models),
+            CommandName::Model => {
+                return vec![self.ask("model", Command::SetModel { model: rest.to_owned() })];
+            }
+            CommandName::Compact => {
                 let instructions = (!rest.is_empty()).then(|| rest.to_owned());
                 return vec![self.ask("compact", Command::Compact { instructions })];
             }
-            Name::Clear => return self.go_to(Start::New { id: None }),
-            Name::Login => return self.log_in(),
-            Name::Continue => return program(Purpose::Latest, &["sessions", "list", "--json"]),
-            Name::Fork => {
+            CommandName::Clear => return self.go_to(Start::New { id: None }),
+            CommandName::Login => return self.log_in(),
+            CommandName::Continue => return program(JobPurpose::Latest, &["sessions", "list", "--json"]),
+            CommandName::Fork => {
                 let here = self.view.info.as_ref().map(|info| info.session);
                 let fork = here.map(|from| self.go_to(Start::Fork { from, id: None, at: None }));
                 return fork.unwrap_or_default();
             }
-            Name::List(topic) => return self.list(topic),
-            Name::Print(words) => return program(Purpose::Page(words.join(" ")), words),
-            Name::Trace => return self.trace(rest),
-            Name::Export => return self.export(rest),
-            Name::StatusLine => {
+            CommandName::List(topic) => return self.list(topic),
+            CommandName::Print(words) => return program(JobPurpose::Page(words.join(" ")), words),
+            CommandName::Trace => return self.trace(rest),
+            CommandName::Export => return self.export(rest),
+            CommandName::StatusLine => {
                 let wish = if rest.is_empty() { "Show the folder, the branch and the model." } else { rest };
                 let text = format!("Use the statusline-setup agent to set up my status line. {wish}");
                 return self.submit_prompt(text);
             }
-            Name::Team => self.say("info", "no team is at work in this session; /tasks shows who is"),
-            Name::Vim => {
+            CommandName::Team => self.say("info", "no team is at work in this session; /tasks shows who is"),
+            CommandName::Vim => {
                 self.set_vim(self.vim.is_none());
                 let state = if self.vim.is_some() { "on" } else { "off" };
                 self.known.hint = Some(format!("vim mode {state}"));
@@ -251,7 +253,7 @@ impl App {
         let name = format!("trace-{session}.json");
         let file = if file.is_empty() { name.as_str() } else { file };
         self.say("info", format!("writing {file}"));
-        program(Purpose::Say, &["trace", &session, "-o", file])
+        program(JobPurpose::Say, &["trace", &session, "-o", file])
     }
 
     /// Whether nothing is under way that could be interrupted.
@@ -269,7 +271,7 @@ impl App {
 
     /// Once: what is written goes, or the turn. Twice: the program.
     pub(super) fn leave_key(&mut self) -> Vec<Effect> {
-        if matches!(self.open, Open::List(Topic::Leaving, _)) {
+        if matches!(self.open, Overlay::List(Topic::Leaving, _)) {
             // One press too many is no decision to stop the work.
             if self.leave_pressed == Some(Pressed::Warned) {
                 return vec![Effect::Leave(Farewell::Close)];
@@ -326,7 +328,7 @@ impl App {
             _ => Mode::Default,
         };
         self.wanted = Some(mode);
-        vec![self.ask_for(Waits::Mode(mode), Command::SetMode { mode })]
+        vec![self.ask_for(AwaitedReply::Mode(mode), Command::SetMode { mode })]
     }
 
     /// Up and down go through the rows of the prompt, and beyond them through earlier ones.

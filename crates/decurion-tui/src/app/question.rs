@@ -10,30 +10,30 @@ use decurion_protocol::{
 
 use serde_json::Value;
 
-use super::open::Open;
-use super::{App, Effect, Waits};
-use crate::composer::{Composer, Edit, Motion};
+use super::open::Overlay;
+use super::{App, AwaitedReply, Effect};
+use crate::composer::{Composer, ComposerEdit, CursorMotion};
 use crate::conversation::UNWANTED;
 use crate::keymap::Action;
-use crate::page::Page;
-use crate::steps::{Offered, Picked, Reached, Step, What, steps};
-use crate::view::item::Fold;
+use crate::page::FullPage;
+use crate::steps::{ChoiceEffect, Offered, QuestionStep, StepChoice, StepResult, steps};
+use crate::view::item::ItemFolding;
 use crate::view::question::agents_below_root;
 
 /// The model gets this if there is no person left to ask.
 const NOBODY: &str = "The user's input has ended, so no one can answer.";
 
 /// An answer that is being chosen.
-pub(super) struct Asked {
+pub(super) struct AnswerDraft {
     pub question: QuestionId,
     /// What was chosen in the steps before.
-    pub picked: Picked,
+    pub picked: StepChoice,
     /// Which of the answers the next key is about.
     pub chosen: usize,
     /// Those that are chosen, where several can be.
     pub marked: BTreeSet<usize>,
     /// The text that is being written, and whether it belongs to a refusal.
-    pub note: Option<Note>,
+    pub note: Option<AnswerNote>,
     /// Whether it was ever on the screen.
     pub seen: bool,
     /// Whether the person chose to answer it. A question that appears while the person writes or reads takes no key
@@ -44,22 +44,22 @@ pub(super) struct Asked {
 }
 
 /// Words that belong to an answer.
-pub(super) struct Note {
+pub(super) struct AnswerNote {
     pub words: Composer,
     pub refuses: bool,
 }
 
-impl Note {
+impl AnswerNote {
     fn new(refuses: bool) -> Self {
         Self { words: Composer::default(), refuses }
     }
 }
 
-impl Asked {
+impl AnswerDraft {
     fn new(question: &Question) -> Self {
         let mut asked = Self {
             question: question.id,
-            picked: Picked::default(),
+            picked: StepChoice::default(),
             chosen: 0,
             marked: BTreeSet::new(),
             note: None,
@@ -75,7 +75,7 @@ impl Asked {
     fn begin_step(&mut self, question: &Question) {
         (self.chosen, self.marked) = (0, BTreeSet::new());
         let step = steps(question).into_iter().nth(self.picked.step);
-        self.note = step.filter(|step| step.offers.is_empty()).map(|_| Note::new(false));
+        self.note = step.filter(|step| step.offers.is_empty()).map(|_| AnswerNote::new(false));
         if let (Some(note), Some(before)) = (&mut self.note, self.picked.written(question)) {
             note.words.set(&before);
         }
@@ -85,13 +85,13 @@ impl Asked {
 impl App {
     /// Shows the oldest question that is open and not answered; one that was answered elsewhere goes away.
     pub(super) fn follow_questions(&mut self) {
-        let is_open = |asked: &Asked| self.view.question(asked.question).is_some();
+        let is_open = |asked: &AnswerDraft| self.view.question(asked.question).is_some();
         self.answered.retain(is_open);
         self.asked = self.asked.take().filter(is_open);
         if self.asked.is_none() {
             let is_answered = |open: &Question| self.answered.iter().any(|asked| asked.question == open.id);
             let mut open = self.view.questions.iter().filter(|open| !is_answered(open));
-            self.asked = open.next().map(Asked::new);
+            self.asked = open.next().map(AnswerDraft::new);
         }
     }
 
@@ -102,7 +102,7 @@ impl App {
         }
     }
 
-    pub(super) fn shown_question(&self) -> Option<(&Asked, &Question)> {
+    pub(super) fn shown_question(&self) -> Option<(&AnswerDraft, &Question)> {
         let asked = self.asked.as_ref()?;
         Some((asked, self.view.question(asked.question)?))
     }
@@ -114,14 +114,14 @@ impl App {
 
     /// Whether keys answer the question as soon as it is in sight, which is how it is drawn.
     pub(super) fn would_answer(&self) -> bool {
-        let is_free = self.composer.is_empty() && matches!(self.open, Open::Nothing);
+        let is_free = self.composer.is_empty() && matches!(self.open, Overlay::Nothing);
         self.asked.as_ref().is_some_and(|asked| is_free && !asked.written_over || asked.turned_to)
     }
 
     /// Takes note that something is being written, where that is seen and is not yet sent.
     pub(super) fn heed_writing(&mut self) {
         if let Some(asked) = self.asked.as_mut().filter(|_| !self.composer.is_empty()) {
-            asked.written_over = self.fold != Fold::Printed;
+            asked.written_over = self.fold != ItemFolding::Printed;
         }
     }
 
@@ -139,7 +139,8 @@ impl App {
     pub(super) fn question_key(&mut self, action: Action) -> Option<Vec<Effect>> {
         if !self.answers() {
             // A question cannot be focused before it was in sight, nor with a key that takes a proposal.
-            let turns = action == Action::Complete && !self.proposes() && matches!(self.open, Open::Nothing);
+            let turns =
+                action == Action::Complete && !self.proposes() && matches!(self.open, Overlay::Nothing);
             let asked = self.asked.as_mut().filter(|asked| turns && asked.seen)?;
             asked.turned_to = true;
             return Some(Vec::new());
@@ -155,9 +156,11 @@ impl App {
             Action::Up => asked.chosen = asked.chosen.saturating_sub(1),
             Action::Down | Action::Complete => asked.chosen = (asked.chosen + 1).min(last),
             Action::Submit => return Some(self.submit_step(&step)),
-            Action::Edit(Edit::Move(Motion::Left)) if asked.picked.step > 0 => return Some(self.step_back()),
-            Action::Edit(Edit::Type(' ')) if step.several => asked.mark(asked.chosen),
-            Action::Edit(Edit::Type(digit @ '1'..='9')) => {
+            Action::Edit(ComposerEdit::Move(CursorMotion::Left)) if asked.picked.step > 0 => {
+                return Some(self.step_back());
+            }
+            Action::Edit(ComposerEdit::Type(' ')) if step.several => asked.mark(asked.chosen),
+            Action::Edit(ComposerEdit::Type(digit @ '1'..='9')) => {
                 return Some(self.answer_number(digit as usize - '0' as usize));
             }
             Action::Interrupt => return Some(self.decline()),
@@ -166,7 +169,7 @@ impl App {
                 let question = self.named(question);
                 let asker: String = agents_below_root(&question).map(|agent| format!("{agent} › ")).collect();
                 let title = format!("{asker}{}", question.title());
-                self.page = Some(Page::text(title, whole(&question)));
+                self.page = Some(FullPage::text(title, whole(&question)));
             }
             // The person writes: further keys are for the prompt.
             Action::Edit(_) | Action::Newline => {
@@ -178,7 +181,7 @@ impl App {
         Some(Vec::new())
     }
 
-    fn note_key(&mut self, action: Action, step: &Step) -> Option<Vec<Effect>> {
+    fn note_key(&mut self, action: Action, step: &QuestionStep) -> Option<Vec<Effect>> {
         let note = self.asked.as_mut()?.note.as_mut()?;
         match action {
             Action::Submit => {
@@ -196,7 +199,7 @@ impl App {
                 return Some(self.answer(Answer::Elicited(cancel), Vec::new()));
             }
             Action::Interrupt => self.asked.as_mut()?.note = None,
-            Action::Edit(Edit::Move(Motion::Left))
+            Action::Edit(ComposerEdit::Move(CursorMotion::Left))
                 if note.words.is_empty() && !note.refuses && step.offers.is_empty() =>
             {
                 return Some(self.step_back());
@@ -218,7 +221,7 @@ impl App {
         let Some((step, at)) = step.zip(number.checked_sub(1)) else { return Vec::new() };
         let Some(offered) = step.offers.get(at) else { return Vec::new() };
         asked.chosen = at;
-        if step.several && matches!(offered.what, What::Label(_)) {
+        if step.several && matches!(offered.what, ChoiceEffect::Label(_)) {
             asked.mark(at);
             return Vec::new();
         }
@@ -226,31 +229,31 @@ impl App {
     }
 
     /// Enter: what is marked where several can be, else what is chosen.
-    fn submit_step(&mut self, step: &Step) -> Vec<Effect> {
+    fn submit_step(&mut self, step: &QuestionStep) -> Vec<Effect> {
         let Some(asked) = &self.asked else { return Vec::new() };
         let (at, labels) = (asked.chosen, asked.labels(step));
-        let writes = step.offers.get(at).is_some_and(|offered| offered.what == What::Other);
+        let writes = step.offers.get(at).is_some_and(|offered| offered.what == ChoiceEffect::Other);
         if labels.is_empty() || writes { self.choose(step, at) } else { self.pick(step, labels, None) }
     }
 
-    fn choose(&mut self, step: &Step, at: usize) -> Vec<Effect> {
+    fn choose(&mut self, step: &QuestionStep, at: usize) -> Vec<Effect> {
         let Some(offered) = step.offers.get(at) else { return Vec::new() };
         let Some(asked) = &mut self.asked else { return Vec::new() };
         match offered.what.clone() {
-            What::Answer(answer, updates) => self.answer(answer, updates),
-            What::Stop => self.decline(),
-            What::Refuse => {
-                asked.note = Some(Note::new(true));
+            ChoiceEffect::Answer(answer, updates) => self.answer(answer, updates),
+            ChoiceEffect::Stop => self.decline(),
+            ChoiceEffect::Refuse => {
+                asked.note = Some(AnswerNote::new(true));
                 Vec::new()
             }
-            What::Other => {
-                asked.note = Some(Note::new(false));
+            ChoiceEffect::Other => {
+                asked.note = Some(AnswerNote::new(false));
                 Vec::new()
             }
-            What::Label(label) => self.pick(step, vec![label], None),
-            What::Value(value) => self.pick(step, Vec::new(), Some(value)),
-            What::Next => self.pick(step, Vec::new(), None),
-            What::Back => self.step_back(),
+            ChoiceEffect::Label(label) => self.pick(step, vec![label], None),
+            ChoiceEffect::Value(value) => self.pick(step, Vec::new(), Some(value)),
+            ChoiceEffect::Next => self.pick(step, Vec::new(), None),
+            ChoiceEffect::Back => self.step_back(),
         }
     }
 
@@ -262,7 +265,7 @@ impl App {
         asked.begin_step(question);
         let Some(step) = steps(question).into_iter().nth(asked.picked.step) else { return Vec::new() };
         let is_chosen =
-            |offered: &Offered| matches!(&offered.what, What::Label(label) if before.contains(label));
+            |offered: &Offered| matches!(&offered.what, ChoiceEffect::Label(label) if before.contains(label));
         let chosen =
             step.offers.iter().enumerate().filter(|(_, offered)| is_chosen(offered)).map(|(at, _)| at);
         let chosen: BTreeSet<usize> = chosen.collect();
@@ -281,15 +284,20 @@ impl App {
     }
 
     /// What was chosen at a step: the next one, or the answer.
-    fn pick(&mut self, step: &Step, answers: Vec<String>, value: Option<serde_json::Value>) -> Vec<Effect> {
+    fn pick(
+        &mut self,
+        step: &QuestionStep,
+        answers: Vec<String>,
+        value: Option<serde_json::Value>,
+    ) -> Vec<Effect> {
         let Some(asked) = &mut self.asked else { return Vec::new() };
         let Some(question) = self.view.question(asked.question) else { return Vec::new() };
         match asked.picked.take(question, step, answers, value) {
-            Reached::Next => {
+            StepResult::Next => {
                 asked.begin_step(question);
                 Vec::new()
             }
-            Reached::Answer(answer) => self.answer(answer, Vec::new()),
+            StepResult::Answer(answer) => self.answer(answer, Vec::new()),
         }
     }
 
@@ -300,13 +308,13 @@ impl App {
         let question = asked.question;
         // Should the session refuse it, it is asked again from its beginning, with what was written.
         if let Some(open) = self.view.question(question) {
-            asked = Asked { picked: asked.picked.again(), ..Asked::new(open) };
+            asked = AnswerDraft { picked: asked.picked.again(), ..AnswerDraft::new(open) };
             asked.begin_step(open);
             self.answered.push(asked);
         }
         self.follow_questions();
         let command = Command::Answer { question, answer, updates, by: "terminal".to_owned() };
-        vec![self.ask_for(Waits::Answer(question), command)]
+        vec![self.ask_for(AwaitedReply::Answer(question), command)]
     }
 
     /// The session has not taken the answer: it is asked again.
@@ -357,11 +365,11 @@ fn member((name, value): (&String, &Value)) -> String {
     }
 }
 
-impl Asked {
+impl AnswerDraft {
     /// What is marked, where several can be.
-    fn labels(&self, step: &Step) -> Vec<String> {
+    fn labels(&self, step: &QuestionStep) -> Vec<String> {
         let label = |at: &usize| match &step.offers.get(*at)?.what {
-            What::Label(label) => Some(label.clone()),
+            ChoiceEffect::Label(label) => Some(label.clone()),
             _ => None,
         };
         self.marked.iter().filter_map(label).collect()

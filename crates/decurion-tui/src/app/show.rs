@@ -6,13 +6,13 @@ use decurion_protocol::{Question, TodoStatus};
 use jiff::Timestamp;
 use ratatui_core::text::{Line, Span};
 
-use super::open::Open;
-use super::tasks::Tasks;
+use super::open::Overlay;
+use super::tasks::TaskPanel;
 use super::{App, Caption};
-use crate::commands::{self, Group, Topic};
+use crate::commands::{self, HelpGroup, Topic};
 use crate::composer::Composer;
 use crate::keymap::Helped;
-use crate::screen::Cursor;
+use crate::screen::CursorPosition;
 use crate::text::{cut, one_line, width, wrap};
 use crate::view::agents::Panel;
 use crate::view::item;
@@ -56,7 +56,7 @@ const SHORT_KEYS: [&str; 13] = [
 
 /// The start of a line, at any width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LinePlace {
     /// The item of the line.
     item: usize,
     /// How many letters of the item stand above it.
@@ -94,7 +94,7 @@ impl App {
     }
 
     /// Where the line begins that is so many lines before the end of what is drawn, at the width that it was drawn at.
-    pub fn place_of_line(&self, lines: usize, columns: usize) -> Place {
+    pub fn place_of_line(&self, lines: usize, columns: usize) -> LinePlace {
         let (mut item, mut count, mut first) = (self.drawn, 0, Vec::new());
         while item > 0 && count < lines {
             item -= 1;
@@ -103,12 +103,12 @@ impl App {
         }
         let above = count.saturating_sub(lines);
         let sum = |lines: &[Line<'static>]| lines.iter().map(letters).sum();
-        Place { item, letters: sum(&first[..above]), of: sum(&first) }
+        LinePlace { item, letters: sum(&first[..above]), of: sum(&first) }
     }
 
     /// The finished lines from there on, at this width: for a screen that is drawn again. Of an item whose beginning has
     /// gone up, what is above stays there and is not said again.
-    pub fn finished_from(&mut self, place: Place) -> Vec<Line<'static>> {
+    pub fn finished_from(&mut self, place: LinePlace) -> Vec<Line<'static>> {
         self.drawn = self.items.len();
         let Some(item) = (place.item < self.drawn).then_some(place.item) else { return Vec::new() };
         let (mut lines, mut above) = (self.lines_of_item(item, self.columns), 0);
@@ -135,7 +135,7 @@ impl App {
     }
 
     /// The page over everything, if one is open: its rows, and where the cursor is.
-    pub fn page(&mut self) -> Option<(Vec<Line<'static>>, Cursor)> {
+    pub fn page(&mut self) -> Option<(Vec<Line<'static>>, CursorPosition)> {
         let size = (self.columns, self.rows);
         let page = self.page.as_mut()?;
         let (mut rows, cursor) = page.rows((&self.items, self.dropped), &self.theme, size);
@@ -160,7 +160,7 @@ impl App {
     }
 
     /// The lines below, which change, and where the cursor is.
-    pub fn live(&self, now: Timestamp) -> (Vec<Line<'static>>, Cursor) {
+    pub fn live(&self, now: Timestamp) -> (Vec<Line<'static>>, CursorPosition) {
         crate::fault_point::pass("live");
         let (mut lines, cursor) = self.above_caption(now);
         lines.extend(self.caption());
@@ -180,7 +180,7 @@ impl App {
         vec![Line::default(), Line::from(spans)]
     }
 
-    fn above_caption(&self, now: Timestamp) -> (Vec<Line<'static>>, Cursor) {
+    fn above_caption(&self, now: Timestamp) -> (Vec<Line<'static>>, CursorPosition) {
         let mut lines = self.coming(now);
         let panel = self.panel(now);
         if !panel.is_empty() {
@@ -200,7 +200,7 @@ impl App {
             let question = &self.named(question);
             let answers = asked.picked.chosen();
             let asking = Asking { theme, columns, rows: room, step, chosen, marked, answers, waiting };
-            if !matches!(self.open, Open::Nothing) && !self.would_answer() {
+            if !matches!(self.open, Overlay::Nothing) && !self.would_answer() {
                 // It gives way itself to what has the keys.
                 lines.push(asking.in_a_line(question));
                 return self.with_prompt(lines);
@@ -228,10 +228,12 @@ impl App {
 
     /// What is written below these lines: the prompt, without a cursor while the tree has the keys, or a budget in its
     /// place.
-    fn with_prompt(&self, lines: Vec<Line<'static>>) -> (Vec<Line<'static>>, Cursor) {
+    fn with_prompt(&self, lines: Vec<Line<'static>>) -> (Vec<Line<'static>>, CursorPosition) {
         match &self.open {
-            Open::Tasks(Tasks { budget: Some(budget), .. }) => self.with_writing(lines, budget, "budget: "),
-            Open::Tasks(_) => (self.with_writing(lines, &self.composer, "> ").0, None),
+            Overlay::Tasks(TaskPanel { budget: Some(budget), .. }) => {
+                self.with_writing(lines, budget, "budget: ")
+            }
+            Overlay::Tasks(_) => (self.with_writing(lines, &self.composer, "> ").0, None),
             _ => self.with_writing(lines, &self.composer, "> "),
         }
     }
@@ -325,19 +327,19 @@ impl App {
         let usual = PANEL_ROWS.min(self.rows / 3);
         let most = self.rows.saturating_sub(if self.rows < LOW { 4 } else { 8 }).max(1);
         match &self.open {
-            Open::Nothing => {
+            Overlay::Nothing => {
                 Panel { theme, columns, most: usual, now, chosen: None, all: false }.lines(&self.view)
             }
-            Open::Tasks(tasks) => self.tasks(tasks, most, now),
-            Open::Help(from) => self.help(*from),
-            Open::List(Topic::Themes, list) => {
+            Overlay::Tasks(tasks) => self.tasks(tasks, most, now),
+            Overlay::Help(from) => self.help(*from),
+            Overlay::List(Topic::Themes, list) => {
                 let sample = self.sample();
                 let mut lines = list.lines(theme, columns, most.saturating_sub(sample.len()).max(4), now);
                 lines.extend(sample);
                 lines
             }
-            Open::List(_, list) => list.lines(theme, columns, most, now),
-            Open::Search(word, passed) => {
+            Overlay::List(_, list) => list.lines(theme, columns, most, now),
+            Overlay::Search(word, passed) => {
                 let found = self.history.find(word, *passed).map(one_line).unwrap_or_default();
                 let line = format!("reverse-search {word:?}: {found}");
                 vec![Line::styled(cut(&line, columns).into_owned(), theme.accent)]
@@ -345,7 +347,7 @@ impl App {
         }
     }
 
-    fn tasks(&self, tasks: &Tasks, most: usize, now: Timestamp) -> Vec<Line<'static>> {
+    fn tasks(&self, tasks: &TaskPanel, most: usize, now: Timestamp) -> Vec<Line<'static>> {
         let (theme, columns) = (&self.theme, self.columns);
         let chosen = tasks.chosen.as_ref();
         let todos = &self.view.root.todos;
@@ -400,8 +402,8 @@ impl App {
     fn short_help(&self) -> Vec<Line<'static>> {
         let heading = |words: &str| Line::styled(words.to_owned(), self.theme.heading);
         let mut lines = vec![heading("Commands")];
-        let wide = Group::ALL.iter().map(|group| group.heading().len() + 1).max().unwrap_or_default();
-        for group in Group::ALL {
+        let wide = HelpGroup::ALL.iter().map(|group| group.heading().len() + 1).max().unwrap_or_default();
+        for group in HelpGroup::ALL {
             let names: Vec<String> = commands::names_of(group).map(|name| format!("/{name}")).collect();
             lines.extend(self.explained(group.heading(), &names.join(" "), "", wide));
         }
@@ -467,7 +469,7 @@ impl App {
         mut lines: Vec<Line<'static>>,
         writing: &Composer,
         lead: &'static str,
-    ) -> (Vec<Line<'static>>, Cursor) {
+    ) -> (Vec<Line<'static>>, CursorPosition) {
         let room = self.columns.saturating_sub(lead.len()).max(2);
         let rows = writing.rows(room);
         let (row, column) = writing.place(&rows);

@@ -6,33 +6,33 @@
 use decurion_protocol::view::{Standing, TaskView};
 use decurion_protocol::{Command, Inspected, TaskId};
 
-use super::open::Open;
-use super::{App, Effect, Waits};
-use crate::composer::{Composer, Edit, Motion};
+use super::open::Overlay;
+use super::{App, AwaitedReply, Effect};
+use crate::composer::{Composer, ComposerEdit, CursorMotion};
 use crate::keymap::Action;
-use crate::page::Page;
-use crate::port::{Errand, Purpose};
+use crate::page::FullPage;
+use crate::port::{FrontEndJob, JobPurpose};
 
 /// The tree, with one chosen.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tasks {
+pub(super) struct TaskPanel {
     pub chosen: Option<TaskId>,
     /// A budget that is being written.
     pub budget: Option<Composer>,
     /// What is asked about before it is done.
-    pub asked: Option<Asked>,
+    pub asked: Option<TaskConfirmation>,
 }
 
 /// Something to do with the chosen one, not confirmed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct TaskConfirmation {
     /// The letter of it.
     letter: char,
     /// Whether `y` was typed after it.
     agreed: bool,
 }
 
-impl Asked {
+impl TaskConfirmation {
     /// What a letter asks for; none for one that is no command.
     fn by(letter: char) -> Option<Self> {
         matches!(letter, 'x' | 'p' | 'P' | 'b' | 'r').then_some(Self { letter, agreed: false })
@@ -57,12 +57,12 @@ impl Asked {
 impl App {
     pub(super) fn open_tasks(&mut self) {
         let chosen = self.view.ordered().all().next().map(|task| task.record.task.clone());
-        self.open = Open::Tasks(Tasks { chosen, ..Tasks::default() });
+        self.open = Overlay::Tasks(TaskPanel { chosen, ..TaskPanel::default() });
     }
 
     /// A key while the tree has the focus; none if it is for the prompt, which has the focus from then on.
     pub(super) fn tasks_key(&mut self, action: Action) -> Option<Vec<Effect>> {
-        let Open::Tasks(tasks) = &mut self.open else { return None };
+        let Overlay::Tasks(tasks) = &mut self.open else { return None };
         if tasks.budget.is_some() {
             return self.budget_key(action);
         }
@@ -70,20 +70,22 @@ impl App {
             return self.asked_key(asked, action);
         }
         match action {
-            Action::Interrupt | Action::Tasks => self.open = Open::Nothing,
+            Action::Interrupt | Action::Tasks => self.open = Overlay::Nothing,
             Action::Up => self.choose_task(-1),
             Action::Down => self.choose_task(1),
             Action::PageUp => self.choose_task(-10),
             Action::PageDown => self.choose_task(10),
             Action::Submit => return Some(self.open_task()),
-            Action::Edit(Edit::Type('$')) if tasks.chosen.is_some() => {
+            Action::Edit(ComposerEdit::Type('$')) if tasks.chosen.is_some() => {
                 tasks.budget = Some(Composer::default());
             }
-            Action::Edit(Edit::Type(letter)) if tasks.chosen.is_some() && Asked::by(letter).is_some() => {
-                tasks.asked = Asked::by(letter);
+            Action::Edit(ComposerEdit::Type(letter))
+                if tasks.chosen.is_some() && TaskConfirmation::by(letter).is_some() =>
+            {
+                tasks.asked = TaskConfirmation::by(letter);
             }
             Action::Edit(_) | Action::Newline => {
-                self.open = Open::Nothing;
+                self.open = Overlay::Nothing;
                 return None;
             }
             _ => return None,
@@ -92,20 +94,20 @@ impl App {
     }
 
     /// A key after the letter of something to do.
-    fn asked_key(&mut self, asked: Asked, action: Action) -> Option<Vec<Effect>> {
-        let Open::Tasks(tasks) = &mut self.open else { return None };
+    fn asked_key(&mut self, asked: TaskConfirmation, action: Action) -> Option<Vec<Effect>> {
+        let Overlay::Tasks(tasks) = &mut self.open else { return None };
         match action {
             Action::Submit if asked.is_confirmed() => {
                 let task = tasks.chosen.clone()?;
                 return Some(self.do_task(asked.letter, task));
             }
-            Action::Edit(Edit::Type('y')) if asked.is_final() && !asked.agreed => {
-                tasks.asked = Some(Asked { agreed: true, ..asked });
+            Action::Edit(ComposerEdit::Type('y')) if asked.is_final() && !asked.agreed => {
+                tasks.asked = Some(TaskConfirmation { agreed: true, ..asked });
             }
-            Action::Edit(Edit::Type('n')) if asked.is_final() && !asked.agreed => {}
+            Action::Edit(ComposerEdit::Type('n')) if asked.is_final() && !asked.agreed => {}
             // It was the beginning of a word.
-            Action::Edit(Edit::Type(_)) => {
-                self.open = Open::Nothing;
+            Action::Edit(ComposerEdit::Type(_)) => {
+                self.open = Overlay::Nothing;
                 self.composer.insert(&asked.typed());
                 return None;
             }
@@ -114,7 +116,7 @@ impl App {
                 tasks.asked = Some(asked);
                 self.known.hint = Some("press y first, then enter (esc: no)".to_owned());
             }
-            Action::Interrupt | Action::Edit(Edit::Delete(Motion::Left)) => {}
+            Action::Interrupt | Action::Edit(ComposerEdit::Delete(CursorMotion::Left)) => {}
             other => return self.tasks_key(other),
         }
         Some(Vec::new())
@@ -122,7 +124,7 @@ impl App {
 
     /// A key while a budget is written. One that makes no sense stays, to be corrected.
     fn budget_key(&mut self, action: Action) -> Option<Vec<Effect>> {
-        let Open::Tasks(tasks) = &mut self.open else { return None };
+        let Overlay::Tasks(tasks) = &mut self.open else { return None };
         let budget = tasks.budget.as_mut()?;
         match action {
             Action::Edit(edit) => budget.edit(edit),
@@ -130,7 +132,9 @@ impl App {
                 Ok(limits) => {
                     tasks.budget = None;
                     let task = tasks.chosen.clone()?;
-                    return Some(vec![self.ask_for(Waits::Budget, Command::Rebudget { task, limits })]);
+                    return Some(vec![
+                        self.ask_for(AwaitedReply::Budget, Command::Rebudget { task, limits }),
+                    ]);
                 }
                 Err(reason) => self.known.hint = Some(reason),
             },
@@ -142,27 +146,30 @@ impl App {
 
     fn choose_task(&mut self, step: isize) {
         let rows: Vec<&TaskView> = self.view.ordered().all().collect();
-        let Open::Tasks(tasks) = &self.open else { return };
+        let Overlay::Tasks(tasks) = &self.open else { return };
         let at = rows.iter().position(|task| Some(&task.record.task) == tasks.chosen.as_ref());
         let next = at.map_or(0, |at| at.saturating_add_signed(step).min(rows.len().saturating_sub(1)));
         let chosen = rows.get(next).map(|task| task.record.task.clone());
-        self.open = Open::Tasks(Tasks { chosen, ..Tasks::default() });
+        self.open = Overlay::Tasks(TaskPanel { chosen, ..TaskPanel::default() });
     }
 
     /// The live conversation or output of the chosen task.
     fn open_task(&mut self) -> Vec<Effect> {
-        let Open::Tasks(Tasks { chosen: Some(task), .. }) = &self.open else { return Vec::new() };
+        let Overlay::Tasks(TaskPanel { chosen: Some(task), .. }) = &self.open else { return Vec::new() };
         let Some(view) = self.view.task(task) else { return Vec::new() };
         let title = crate::view::agents::name(view);
         if view.is_agent()
             && let Ok(agent) = task.as_str().parse::<decurion_protocol::AgentId>()
         {
-            self.page = Some(Page::agent(title, agent.clone()));
-            return vec![Effect::Errand(Purpose::Past(Some(agent.clone())), Errand::Past(Some(agent)))];
+            self.page = Some(FullPage::agent(title, agent.clone()));
+            return vec![Effect::Errand(
+                JobPurpose::Past(Some(agent.clone())),
+                FrontEndJob::Past(Some(agent)),
+            )];
         }
         let what = Inspected::Output { task: task.clone() };
-        self.page = Some(Page::awaited(title, "loading the output …"));
-        vec![self.ask_for(Waits::Output, Command::Inspect { what })]
+        self.page = Some(FullPage::awaited(title, "loading the output …"));
+        vec![self.ask_for(AwaitedReply::Output, Command::Inspect { what })]
     }
 
     fn do_task(&mut self, letter: char, task: TaskId) -> Vec<Effect> {
@@ -194,7 +201,7 @@ impl App {
     }
 
     /// What is asked, with the one that it is about.
-    pub(super) fn task_question(&self, tasks: &Tasks, asked: Asked) -> String {
+    pub(super) fn task_question(&self, tasks: &TaskPanel, asked: TaskConfirmation) -> String {
         let chosen = tasks.chosen.as_ref().and_then(|task| self.view.task(task));
         let name = chosen.map(crate::view::agents::name).unwrap_or_default();
         let is_held = chosen.is_some_and(|task| task.standing() == Standing::Held);
@@ -210,7 +217,7 @@ impl App {
     }
 
     /// How it is answered.
-    pub(super) fn task_answer(asked: Asked) -> &'static str {
+    pub(super) fn task_answer(asked: TaskConfirmation) -> &'static str {
         match (asked.is_final(), asked.agreed) {
             (true, false) => "y, then enter · esc: no",
             (true, true) | (false, _) => "enter · esc: no",
@@ -219,10 +226,10 @@ impl App {
 
     /// A letter that was typed as a line, which is deliberate: only irreversible actions ask for confirmation.
     pub fn task_letter(&mut self, letter: char) -> Option<Vec<Effect>> {
-        let Open::Tasks(tasks) = &mut self.open else { return None };
+        let Overlay::Tasks(tasks) = &mut self.open else { return None };
         let task = tasks.chosen.clone()?;
         let asked = tasks.asked.take();
-        Some(match (asked, Asked::by(letter)) {
+        Some(match (asked, TaskConfirmation::by(letter)) {
             (Some(asked), _) if letter == 'y' => self.do_task(asked.letter, task),
             (Some(_), _) => Vec::new(),
             (None, Some(asked)) if asked.is_final() => {

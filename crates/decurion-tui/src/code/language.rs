@@ -1,10 +1,10 @@
 //! What is known of each language, as a table. Takes a name, or a file's name; gives the row of the language.
 
-use super::Class;
+use super::TokenClass;
 
 /// How a language is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LexerKind {
     /// Words, texts, numbers and comments.
     Program,
     /// Text with tags in it.
@@ -16,14 +16,14 @@ pub(super) enum Kind {
 
 /// What makes a word or a text the name of what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keys {
+pub(super) enum KeyStyle {
     None,
     /// A colon, and a space or the end of the line behind it.
     Colon,
     Equals,
 }
 
-impl Keys {
+impl KeyStyle {
     /// Whether what stands behind a word makes it a key.
     pub(super) fn follow(self, after: &str) -> bool {
         match self {
@@ -75,7 +75,7 @@ pub(super) static RAW: Quote = quote("\"", false, true, None);
 #[expect(clippy::struct_excessive_bools, reason = "a row of a table: each says yes or no to one question")]
 #[derive(Debug)]
 pub(super) struct Language {
-    pub(super) kind: Kind,
+    pub(super) kind: LexerKind,
     /// What it is called, and how its files' names end.
     names: &'static [&'static str],
     /// What begins a comment that ends with its line.
@@ -98,8 +98,8 @@ pub(super) struct Language {
     /// What belongs to a word besides letters, digits and `_`.
     pub(super) word: &'static str,
     /// Signs that make the word behind them something.
-    pub(super) sigils: &'static [(char, Class)],
-    pub(super) keys: Keys,
+    pub(super) sigils: &'static [(char, TokenClass)],
+    pub(super) keys: KeyStyle,
     /// Whether `name!` is a macro and `#[…]` an attribute.
     pub(super) macros: bool,
     /// Whether `'name` is a lifetime, and `r#"…"#` a text.
@@ -145,7 +145,7 @@ impl Language {
 
 /// A language of which nothing is known but that it has words.
 const PLAIN: Language = Language {
-    kind: Kind::Program,
+    kind: LexerKind::Program,
     names: &[],
     comments: &[],
     block: None,
@@ -159,7 +159,7 @@ const PLAIN: Language = Language {
     capitals: false,
     word: "",
     sigils: &[],
-    keys: Keys::None,
+    keys: KeyStyle::None,
     macros: false,
     lifetimes: false,
     tags: false,
@@ -208,7 +208,7 @@ static LANGUAGES: &[Language] = &[
         ],
         types: &["bool", "bytes", "dict", "float", "int", "list", "object", "set", "str", "tuple"],
         capitals: true,
-        sigils: &[('@', Class::Attribute)],
+        sigils: &[('@', TokenClass::Attribute)],
         ..PLAIN
     },
     Language {
@@ -227,7 +227,7 @@ static LANGUAGES: &[Language] = &[
         ],
         types: &["any", "bigint", "boolean", "never", "number", "object", "string", "symbol", "unknown"],
         word: "$",
-        sigils: &[('@', Class::Attribute)],
+        sigils: &[('@', TokenClass::Attribute)],
         tags: true,
         ..BRACES
     },
@@ -262,7 +262,7 @@ static LANGUAGES: &[Language] = &[
             "char", "double", "float", "int", "int16_t", "int32_t", "int64_t", "int8_t", "long", "short",
             "signed", "size_t", "ssize_t", "uint16_t", "uint32_t", "uint64_t", "uint8_t", "unsigned", "void",
         ],
-        sigils: &[('#', Class::Attribute)],
+        sigils: &[('#', TokenClass::Attribute)],
         ..BRACES
     },
     Language {
@@ -278,7 +278,7 @@ static LANGUAGES: &[Language] = &[
             "val", "var", "volatile", "when", "while", "yield",
         ],
         types: &["boolean", "byte", "char", "double", "float", "int", "long", "short", "void"],
-        sigils: &[('@', Class::Attribute)],
+        sigils: &[('@', TokenClass::Attribute)],
         nested: false,
         ..BRACES
     },
@@ -304,7 +304,7 @@ static LANGUAGES: &[Language] = &[
             "bool", "byte", "char", "decimal", "double", "dynamic", "float", "int", "long", "object",
             "sbyte", "short", "string", "uint", "ulong", "ushort", "void",
         ],
-        sigils: &[('#', Class::Attribute)],
+        sigils: &[('#', TokenClass::Attribute)],
         ..BRACES
     },
     Language {
@@ -319,7 +319,7 @@ static LANGUAGES: &[Language] = &[
             "self", "Self", "some", "static", "struct", "subscript", "super", "switch", "throw", "throws",
             "true", "try", "typealias", "unowned", "var", "weak", "where", "while",
         ],
-        sigils: &[('@', Class::Attribute), ('#', Class::Attribute)],
+        sigils: &[('@', TokenClass::Attribute), ('#', TokenClass::Attribute)],
         ..BRACES
     },
     Language {
@@ -331,7 +331,7 @@ static LANGUAGES: &[Language] = &[
             "unreachable", "var", "while",
         ],
         types: &["bool", "f32", "f64", "i32", "i64", "u16", "u32", "u64", "u8", "usize", "void"],
-        sigils: &[('@', Class::Function)],
+        sigils: &[('@', TokenClass::Function)],
         block: None,
         ..BRACES
     },
@@ -347,7 +347,7 @@ static LANGUAGES: &[Language] = &[
         ],
         capitals: true,
         word: "?!",
-        sigils: &[('@', Class::Key), (':', Class::Text), ('$', Class::Key)],
+        sigils: &[('@', TokenClass::Key), (':', TokenClass::Text), ('$', TokenClass::Key)],
         here: true,
         ..HASHES
     },
@@ -366,7 +366,7 @@ static LANGUAGES: &[Language] = &[
         ],
         types: &["bool", "float", "int", "iterable", "mixed", "never", "object", "string", "void"],
         word: "$",
-        sigils: &[('$', Class::Key)],
+        sigils: &[('$', TokenClass::Key)],
         here: true,
         ..BRACES
     },
@@ -382,7 +382,7 @@ static LANGUAGES: &[Language] = &[
             "select", "set", "shift", "source", "then", "trap", "unset", "until", "while",
         ],
         word: "-",
-        sigils: &[('$', Class::Key)],
+        sigils: &[('$', TokenClass::Key)],
         here: true,
         ..HASHES
     },
@@ -419,7 +419,7 @@ static LANGUAGES: &[Language] = &[
         comments: &["//"],
         block: Some(("/*", "*/")),
         keywords: &["true", "false", "null"],
-        keys: Keys::Colon,
+        keys: KeyStyle::Colon,
         ..PLAIN
     },
     Language {
@@ -427,8 +427,8 @@ static LANGUAGES: &[Language] = &[
         quotes: &[DOUBLE, quote("'", false, false, None)],
         keywords: &["true", "false", "null", "yes", "no", "on", "off"],
         word: "-./",
-        sigils: &[('&', Class::Attribute), ('*', Class::Attribute), ('!', Class::Attribute)],
-        keys: Keys::Colon,
+        sigils: &[('&', TokenClass::Attribute), ('*', TokenClass::Attribute), ('!', TokenClass::Attribute)],
+        keys: KeyStyle::Colon,
         ..HASHES
     },
     Language {
@@ -437,12 +437,12 @@ static LANGUAGES: &[Language] = &[
         quotes: &[TRIPLE, quote("'''", false, true, None), DOUBLE, quote("'", false, false, None)],
         keywords: &["true", "false", "inf", "nan"],
         word: "-.",
-        keys: Keys::Equals,
+        keys: KeyStyle::Equals,
         sections: true,
         ..HASHES
     },
     Language {
-        kind: Kind::Markup,
+        kind: LexerKind::Markup,
         names: &["html", "htm", "xml", "xhtml", "svg", "xsl", "xsd", "plist", "rss"],
         block: Some(("<!--", "-->")),
         quotes: &[quote("\"", false, true, None), LITERAL],
@@ -454,17 +454,17 @@ static LANGUAGES: &[Language] = &[
         block: Some(("/*", "*/")),
         word: "-",
         sigils: &[
-            ('.', Class::Type),
-            ('#', Class::Number),
-            ('@', Class::Keyword),
-            ('$', Class::Key),
-            ('!', Class::Keyword),
+            ('.', TokenClass::Type),
+            ('#', TokenClass::Number),
+            ('@', TokenClass::Keyword),
+            ('$', TokenClass::Key),
+            ('!', TokenClass::Keyword),
         ],
-        keys: Keys::Colon,
+        keys: KeyStyle::Colon,
         ..PLAIN
     },
-    Language { kind: Kind::Page, names: &["markdown", "md", "mdx", "mdown"], ..PLAIN },
-    Language { kind: Kind::Diff, names: &["diff", "patch", "udiff"], ..PLAIN },
+    Language { kind: LexerKind::Page, names: &["markdown", "md", "mdx", "mdown"], ..PLAIN },
+    Language { kind: LexerKind::Diff, names: &["diff", "patch", "udiff"], ..PLAIN },
     Language {
         names: &["dockerfile", "docker", "containerfile"],
         keywords: &[
@@ -472,7 +472,7 @@ static LANGUAGES: &[Language] = &[
             "MAINTAINER", "ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR",
         ],
         word: "-./",
-        sigils: &[('$', Class::Key)],
+        sigils: &[('$', TokenClass::Key)],
         here: true,
         ..HASHES
     },
@@ -483,8 +483,8 @@ static LANGUAGES: &[Language] = &[
             "override", "unexport",
         ],
         word: "-./%",
-        sigils: &[('$', Class::Key), ('.', Class::Attribute)],
-        keys: Keys::Colon,
+        sigils: &[('$', TokenClass::Key), ('.', TokenClass::Attribute)],
+        keys: KeyStyle::Colon,
         ..HASHES
     },
     Language {
@@ -521,7 +521,7 @@ static LANGUAGES: &[Language] = &[
             "output", "provider", "rec", "resource", "terraform", "then", "true", "variable", "with",
         ],
         word: "-",
-        keys: Keys::Equals,
+        keys: KeyStyle::Equals,
         here: true,
         ..BRACES
     },

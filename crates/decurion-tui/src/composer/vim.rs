@@ -16,7 +16,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::Composer;
 use motion::{column, line, next, nth_line, previous, vertical};
-use parse::{Command, Find, Motion, Parsed, parse};
+use parse::{Find, ParsedKeys, VimCommand, VimMotion, parse};
 
 /// Whether a key was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Took {
 /// The state of these keys. It begins with writing.
 #[derive(Clone, Debug, Default)]
 pub struct Vim {
-    mode: Mode,
+    mode: VimMode,
     /// The keys of a command that is not whole yet.
     pending: String,
     register: Register,
@@ -42,13 +42,13 @@ pub struct Vim {
 }
 
 #[derive(Clone, Debug)]
-enum Mode {
+enum VimMode {
     /// Letters are written. What the writing began with is none where no command began it.
-    Insert(Option<Box<Writing>>),
+    Insert(Option<Box<InsertStart>>),
     Normal,
 }
 
-impl Default for Mode {
+impl Default for VimMode {
     fn default() -> Self {
         Self::Insert(None)
     }
@@ -56,8 +56,8 @@ impl Default for Mode {
 
 /// How it was when a command began to write.
 #[derive(Clone, Debug)]
-struct Writing {
-    command: Command,
+struct InsertStart {
+    command: VimCommand,
     count: Option<usize>,
     before: (String, usize),
     /// After the command, before the first letter.
@@ -69,7 +69,7 @@ struct Writing {
 /// The last change, for `.`.
 #[derive(Clone, Debug)]
 struct Last {
-    command: Command,
+    command: VimCommand,
     count: Option<usize>,
     written: String,
 }
@@ -86,24 +86,24 @@ impl Vim {
     /// What the status line says.
     pub fn label(&self) -> String {
         match self.mode {
-            Mode::Insert(_) => "insert".to_owned(),
-            Mode::Normal if self.pending.is_empty() => "normal".to_owned(),
-            Mode::Normal => format!("normal {}", self.pending),
+            VimMode::Insert(_) => "insert".to_owned(),
+            VimMode::Normal if self.pending.is_empty() => "normal".to_owned(),
+            VimMode::Normal => format!("normal {}", self.pending),
         }
     }
 
     /// Whether letters are commands.
     pub fn is_normal(&self) -> bool {
-        matches!(self.mode, Mode::Normal)
+        matches!(self.mode, VimMode::Normal)
     }
 
     /// Takes a key, if it is one of these.
     pub fn key(&mut self, composer: &mut Composer, key: &KeyEvent) -> Took {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         let is_escape = key.code == KeyCode::Esc || control && key.code == KeyCode::Char('[');
-        if let Mode::Insert(writing) = &mut self.mode {
+        if let VimMode::Insert(writing) = &mut self.mode {
             // What was being written was sent, or is gone: the command that began it has nothing to end.
-            let is_over = |writing: &Writing| {
+            let is_over = |writing: &InsertStart| {
                 let begun = writing.done + usize::from(writing.before.0 != writing.begun.0);
                 composer.done.len() > begun || !writing.begun.0.is_empty()
             };
@@ -115,7 +115,7 @@ impl Vim {
                 return Took::No;
             }
             let writing = writing.take();
-            self.mode = Mode::Normal;
+            self.mode = VimMode::Normal;
             self.written(composer, writing);
             return Took::Yes;
         }
@@ -158,31 +158,33 @@ impl Vim {
         };
         self.pending.push(letter);
         match parse(&self.pending) {
-            Parsed::More => Took::Yes,
-            Parsed::Nothing => {
+            ParsedKeys::More => Took::Yes,
+            ParsedKeys::Nothing => {
                 self.pending.clear();
                 Took::Yes
             }
-            Parsed::Command(command, count) => {
+            ParsedKeys::Command(command, count) => {
                 self.pending.clear();
                 self.run(composer, command, count)
             }
         }
     }
 
-    fn run(&mut self, composer: &mut Composer, command: Command, count: Option<usize>) -> Took {
+    fn run(&mut self, composer: &mut Composer, command: VimCommand, count: Option<usize>) -> Took {
         match command {
-            Command::Move(motion) => return self.go(composer, motion, count),
-            Command::Undo => (0..count.unwrap_or(1).min(composer.done.len())).for_each(|_| composer.undo()),
-            Command::Repeat => self.repeat(composer, count),
+            VimCommand::Move(motion) => return self.go(composer, motion, count),
+            VimCommand::Undo => {
+                (0..count.unwrap_or(1).min(composer.done.len())).for_each(|_| composer.undo())
+            }
+            VimCommand::Repeat => self.repeat(composer, count),
             _ => self.change(composer, command, count),
         }
         Took::Yes
     }
 
-    fn go(&mut self, composer: &mut Composer, motion: Motion, count: Option<usize>) -> Took {
-        if let Motion::Up | Motion::Down = motion {
-            let down = motion == Motion::Down;
+    fn go(&mut self, composer: &mut Composer, motion: VimMotion, count: Option<usize>) -> Took {
+        if let VimMotion::Up | VimMotion::Down = motion {
+            let down = motion == VimMotion::Down;
             let column = composer.column.unwrap_or_else(|| column(composer));
             return match vertical(composer, down, count.unwrap_or(1), column) {
                 Some(at) => {
@@ -197,13 +199,18 @@ impl Vim {
         if let Some((at, _)) = self.target(composer, motion, count) {
             composer.go(at);
             // From the end of a line one goes up and down along the ends.
-            composer.column = (motion == Motion::LineEnd).then_some(usize::MAX);
+            composer.column = (motion == VimMotion::LineEnd).then_some(usize::MAX);
         }
         Took::Yes
     }
 
     /// Where a motion leads, and whether the character there is a part of what it goes over.
-    fn target(&mut self, composer: &Composer, motion: Motion, count: Option<usize>) -> Option<(usize, bool)> {
+    fn target(
+        &mut self,
+        composer: &Composer,
+        motion: VimMotion,
+        count: Option<usize>,
+    ) -> Option<(usize, bool)> {
         let (text, from) = (composer.text.as_str(), composer.cursor);
         let times = count.unwrap_or(1);
         let here = line(text, from);
@@ -219,27 +226,27 @@ impl Vim {
             at
         };
         Some(match motion {
-            Motion::Left => (repeated(&|at| previous(text, at).max(here.start)), false),
-            Motion::Right => (repeated(&|at| if at < here.end { next(text, at) } else { at }), false),
-            Motion::Up | Motion::Down => return None,
-            Motion::Word { big } => (repeated(&|at| motion::word(text, at, big)), false),
-            Motion::Back { big } => (repeated(&|at| motion::back(text, at, big)), false),
-            Motion::End { big } => (repeated(&|at| motion::end(text, at, big)), true),
-            Motion::LineStart => (here.start, false),
-            Motion::First => (motion::first(text, from), false),
-            Motion::LineEnd => {
+            VimMotion::Left => (repeated(&|at| previous(text, at).max(here.start)), false),
+            VimMotion::Right => (repeated(&|at| if at < here.end { next(text, at) } else { at }), false),
+            VimMotion::Up | VimMotion::Down => return None,
+            VimMotion::Word { big } => (repeated(&|at| motion::word(text, at, big)), false),
+            VimMotion::Back { big } => (repeated(&|at| motion::back(text, at, big)), false),
+            VimMotion::End { big } => (repeated(&|at| motion::end(text, at, big)), true),
+            VimMotion::LineStart => (here.start, false),
+            VimMotion::First => (motion::first(text, from), false),
+            VimMotion::LineEnd => {
                 let below = vertical(composer, true, times - 1, usize::MAX).unwrap_or(from);
                 (line(text, below).end, false)
             }
-            Motion::Top => (motion::first(text, nth_line(text, times - 1)), false),
-            Motion::Bottom => {
+            VimMotion::Top => (motion::first(text, nth_line(text, times - 1)), false),
+            VimMotion::Bottom => {
                 (motion::first(text, count.map_or(text.len(), |count| nth_line(text, count - 1))), false)
             }
-            Motion::Find(find) => {
+            VimMotion::Find(find) => {
                 self.found = Some(find);
                 (motion::find(text, from, find, times, false)?, !find.back)
             }
-            Motion::Again { reverse } => {
+            VimMotion::Again { reverse } => {
                 let found = self.found?;
                 let find = Find { back: found.back != reverse, ..found };
                 (motion::find(text, from, find, times, true)?, !find.back)

@@ -33,7 +33,7 @@ pub struct Hunk {
 
 /// What was changed in one file, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct FileChange {
     /// The file; its name says which language it is.
     pub path: String,
     /// The pieces, or as many of them as are kept.
@@ -52,7 +52,7 @@ pub struct Change {
     pub cell: Option<String>,
 }
 
-impl Change {
+impl FileChange {
     /// From one text of a file to another.
     pub fn between(path: &str, old: &str, new: &str) -> Self {
         Self { numbered: true, ..Self::of(path, compared(old, new)) }
@@ -178,7 +178,7 @@ impl Change {
     /// The change as rows of this width, so many at most and one that says what is missing, with this hint behind it.
     pub fn lines(&self, theme: &Theme, columns: usize, most: usize, hint: &str) -> Vec<Line<'static>> {
         crate::fault_point::pass("diff");
-        let mut page = Page::new(self, theme, columns.max(2), most.max(1));
+        let mut page = DiffRows::new(self, theme, columns.max(2), most.max(1));
         if let Some(cell) = &self.cell {
             page.say(cell);
         }
@@ -251,7 +251,7 @@ impl CellMode {
 }
 
 /// Rows that are being filled.
-struct Page<'a> {
+struct DiffRows<'a> {
     theme: &'a Theme,
     path: &'a str,
     columns: usize,
@@ -263,8 +263,8 @@ struct Page<'a> {
     missing: usize,
 }
 
-impl<'a> Page<'a> {
-    fn new(change: &'a Change, theme: &'a Theme, columns: usize, most: usize) -> Self {
+impl<'a> DiffRows<'a> {
+    fn new(change: &'a FileChange, theme: &'a Theme, columns: usize, most: usize) -> Self {
         let last = |hunk: &Hunk| hunk.start.0.max(hunk.start.1).saturating_add(hunk.lines.len() as u64);
         let wide = change.hunks.iter().map(last).max().unwrap_or(0).to_string().len();
         let fits = change.numbered && columns >= wide + LEAST_ROOM;

@@ -7,8 +7,8 @@ use ratatui_core::style::Style;
 use ratatui_core::text::{Line, Span};
 
 use super::{agents, markdown, todos};
-use crate::conversation::{Called, Greeting, Item, SHELL};
-use crate::report::{Finished, SHELL_TOOL, first_sentence};
+use crate::conversation::{Called, ConversationItem, Greeting, SHELL};
+use crate::report::{FinishedTask, SHELL_TOOL, first_sentence};
 use crate::text::{cut, one_line, plain, visible, width, wrap};
 use crate::theme::Theme;
 
@@ -30,7 +30,7 @@ const FOLDED_TODOS: usize = 12;
 
 /// How much of an item is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fold {
+pub enum ItemFolding {
     /// What a reader needs at a glance.
     Folded,
     /// The same, for a person with lines instead of keys.
@@ -39,7 +39,7 @@ pub enum Fold {
     Open,
 }
 
-impl Fold {
+impl ItemFolding {
     fn is_folded(self) -> bool {
         self != Self::Open
     }
@@ -55,24 +55,29 @@ impl Fold {
 }
 
 /// The lines of an item, with an empty one above it where it stands apart.
-pub fn lines(item: &Item, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+pub fn lines(
+    item: &ConversationItem,
+    theme: &Theme,
+    columns: usize,
+    fold: ItemFolding,
+) -> Vec<Line<'static>> {
     crate::fault_point::pass("item");
     let mut lines = match item {
-        Item::Greeting(greeting) => self::greeting(greeting, theme, columns),
-        Item::Prompt(text) => prompt(text, theme, columns, fold),
-        Item::Said { text, goes_on } => said(text, *goes_on, theme, columns),
-        Item::Thought(text) => thought(text, theme, columns, fold),
-        Item::Call(called) => call(called, theme, columns, fold),
-        Item::Plan { text, rejected } => plan(text, rejected.as_deref(), theme, columns),
-        Item::Finished(finished) => self::finished(finished, theme, columns, fold),
-        Item::Notice { level, text } => notice(level, text, theme, columns),
-        Item::Shortened { tokens } => {
+        ConversationItem::Greeting(greeting) => self::greeting(greeting, theme, columns),
+        ConversationItem::Prompt(text) => prompt(text, theme, columns, fold),
+        ConversationItem::Said { text, goes_on } => said(text, *goes_on, theme, columns),
+        ConversationItem::Thought(text) => thought(text, theme, columns, fold),
+        ConversationItem::Call(called) => call(called, theme, columns, fold),
+        ConversationItem::Plan { text, rejected } => plan(text, rejected.as_deref(), theme, columns),
+        ConversationItem::Finished(finished) => self::finished(finished, theme, columns, fold),
+        ConversationItem::Notice { level, text } => notice(level, text, theme, columns),
+        ConversationItem::Shortened { tokens } => {
             let words = format!("── conversation compacted here ({tokens} tokens) ──");
             vec![Line::styled(cut(&words, columns).into_owned(), theme.faint)]
         }
-        Item::Ended(outcome) => ended(outcome, theme, columns),
+        ConversationItem::Ended(outcome) => ended(outcome, theme, columns),
     };
-    let stands_apart = !matches!(item, Item::Thought(_) | Item::Notice { .. });
+    let stands_apart = !matches!(item, ConversationItem::Thought(_) | ConversationItem::Notice { .. });
     if stands_apart && !lines.is_empty() {
         lines.insert(0, Line::default());
     }
@@ -108,7 +113,7 @@ fn greeting(greeting: &Greeting, theme: &Theme, columns: usize) -> Vec<Line<'sta
     lines
 }
 
-fn prompt(text: &str, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+fn prompt(text: &str, theme: &Theme, columns: usize, fold: ItemFolding) -> Vec<Line<'static>> {
     let text = visible(text);
     let all = text.lines().count();
     let most = if fold.is_folded() && all > FOLDED_PROMPT { FOLDED_PROMPT / 2 } else { all };
@@ -143,7 +148,7 @@ fn room(columns: usize) -> usize {
     columns.saturating_sub(2).max(1)
 }
 
-fn thought(text: &str, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+fn thought(text: &str, theme: &Theme, columns: usize, fold: ItemFolding) -> Vec<Line<'static>> {
     if fold.is_folded() {
         return Vec::new();
     }
@@ -153,7 +158,7 @@ fn thought(text: &str, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'s
     marked(Span::styled("∴ ", theme.faint), lines.collect())
 }
 
-fn call(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+fn call(called: &Called, theme: &Theme, columns: usize, fold: ItemFolding) -> Vec<Line<'static>> {
     // Told apart without colours too.
     let mark = match (called.interrupted, called.failed) {
         (true, _) => Span::styled("■ ", theme.warning),
@@ -164,8 +169,10 @@ fn call(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<
     let taken: usize = counts.iter().map(Span::width).sum::<usize>() + usize::from(!counts.is_empty());
     let title = one_line(&called.title);
     let title = match fold {
-        Fold::Folded | Fold::Printed => cut(&title, room(columns).saturating_sub(taken).max(8)).into_owned(),
-        Fold::Open => title,
+        ItemFolding::Folded | ItemFolding::Printed => {
+            cut(&title, room(columns).saturating_sub(taken).max(8)).into_owned()
+        }
+        ItemFolding::Open => title,
     };
     let mut spans = vec![Span::raw(title)];
     if !counts.is_empty() {
@@ -178,7 +185,7 @@ fn call(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<
 }
 
 /// The result of a call, below its title.
-fn result(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+fn result(called: &Called, theme: &Theme, columns: usize, fold: ItemFolding) -> Vec<Line<'static>> {
     let room = columns.saturating_sub(4).max(1);
     let mark = Span::styled("  └ ", theme.faint);
     if let Some(change) = &called.change {
@@ -211,8 +218,8 @@ fn result(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Lin
         return marked(mark, tail(head, lines, (theme.error, theme.faint), room, fold));
     }
     let shown = all.iter().take(most).flat_map(|line| match fold {
-        Fold::Folded | Fold::Printed => vec![Line::styled(cut(line, room).into_owned(), style)],
-        Fold::Open => wrap(Line::styled((*line).to_owned(), style), room, ""),
+        ItemFolding::Folded | ItemFolding::Printed => vec![Line::styled(cut(line, room).into_owned(), style)],
+        ItemFolding::Open => wrap(Line::styled((*line).to_owned(), style), room, ""),
     });
     let mut shown: Vec<Line<'static>> = shown.collect();
     let kept = all.len().min(most);
@@ -233,7 +240,7 @@ fn tail(
     (kept, of): (&[&str], usize),
     styles: (Style, Style),
     room: usize,
-    fold: Fold,
+    fold: ItemFolding,
 ) -> Vec<Line<'static>> {
     let most = if fold.is_folded() { FOLDED } else { usize::MAX };
     let shown = &kept[kept.len().saturating_sub(most)..];
@@ -300,7 +307,7 @@ fn plan(text: &str, rejected: Option<&str>, theme: &Theme, columns: usize) -> Ve
 }
 
 /// A background agent or command that has ended, and why the model begins to speak.
-fn finished(finished: &Finished, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+fn finished(finished: &FinishedTask, theme: &Theme, columns: usize, fold: ItemFolding) -> Vec<Line<'static>> {
     let (sign, style) = agents::mark(finished.standing(), theme);
     let name = cut(&finished.name, room(columns).max(16) / 2).into_owned();
     let mut words = format!(" {}", finished.ending());

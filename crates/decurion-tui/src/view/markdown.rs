@@ -5,7 +5,7 @@ use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Par
 use ratatui_core::style::{Modifier, Style};
 use ratatui_core::text::{Line, Span};
 
-use super::table::{Cell, Table};
+use super::table::{MarkdownCell, MarkdownTable};
 use crate::code::Highlight;
 use crate::text::{plain, visible, wrap};
 use crate::theme::Theme;
@@ -22,7 +22,7 @@ fn options() -> Options {
 pub fn lines(text: &str, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
     crate::fault_point::pass("markdown");
     let text = plain(text);
-    let mut page = Page::new(theme, columns.max(1));
+    let mut page = MarkdownLines::new(theme, columns.max(1));
     for event in Parser::new_ext(&text, options()) {
         page.event(event);
     }
@@ -33,7 +33,7 @@ pub fn lines(text: &str, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
 /// long and is one block until it ends, no more lines are laid out than are asked for.
 pub fn tail(text: &str, theme: &Theme, columns: usize, most: usize) -> Vec<Line<'static>> {
     let text = plain(text);
-    let mut page = Page { most, ..Page::new(theme, columns.max(1)) };
+    let mut page = MarkdownLines { most, ..MarkdownLines::new(theme, columns.max(1)) };
     for event in Parser::new_ext(&text, options()) {
         page.event(event);
     }
@@ -91,7 +91,7 @@ fn last_block(text: &str) -> usize {
 }
 
 /// Lines that are being laid out.
-struct Page<'a> {
+struct MarkdownLines<'a> {
     theme: &'a Theme,
     columns: usize,
     /// How many lines of a block of code are laid out: its last ones.
@@ -106,7 +106,7 @@ struct Page<'a> {
     lists: Vec<Option<u64>>,
     addresses: Vec<(String, usize)>,
     code: Option<Code>,
-    table: Option<Table>,
+    table: Option<MarkdownTable>,
     /// Whether the next block stands apart from what is above it.
     apart: bool,
 }
@@ -122,7 +122,7 @@ struct Code {
     text: String,
 }
 
-impl<'a> Page<'a> {
+impl<'a> MarkdownLines<'a> {
     fn new(theme: &'a Theme, columns: usize) -> Self {
         Self {
             theme,
@@ -219,7 +219,7 @@ impl<'a> Page<'a> {
                 }
             }
             TagEnd::TableCell => {
-                let cell = Cell::new(std::mem::take(&mut self.spans));
+                let cell = MarkdownCell::new(std::mem::take(&mut self.spans));
                 if let Some(table) = &mut self.table {
                     table.push(cell);
                 }
@@ -326,7 +326,7 @@ impl<'a> Page<'a> {
     fn table_begins(&mut self, alignments: Vec<Alignment>) {
         self.flush();
         self.stand_apart();
-        self.table = Some(Table::new(alignments));
+        self.table = Some(MarkdownTable::new(alignments));
     }
 
     fn table_ends(&mut self) {

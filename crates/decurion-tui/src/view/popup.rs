@@ -3,7 +3,7 @@
 use ratatui_core::style::{Modifier, Style};
 use ratatui_core::text::{Line, Span};
 
-use crate::completion::Choice;
+use crate::completion::Completion;
 use crate::text::{cut, one_line, width};
 use crate::theme::Theme;
 
@@ -22,7 +22,7 @@ pub struct Popup<'a> {
 
 impl Popup<'_> {
     /// A row for each, those around the chosen one where there are too many; the last row counts the rest.
-    pub fn lines(&self, choices: &[&Choice]) -> Vec<Line<'static>> {
+    pub fn lines(&self, choices: &[&Completion]) -> Vec<Line<'static>> {
         let most = self.most.max(1);
         let fits = choices.len() <= most;
         let room = if fits { choices.len() } else { most.saturating_sub(1).max(1) };
@@ -46,7 +46,7 @@ impl Popup<'_> {
         lines
     }
 
-    fn row(&self, is_chosen: bool, name: &str, choice: &Choice, name_room: usize) -> Line<'static> {
+    fn row(&self, is_chosen: bool, name: &str, choice: &Completion, name_room: usize) -> Line<'static> {
         let (mark, style) = if is_chosen { ("❯ ", self.theme.accent) } else { ("  ", Style::default()) };
         let name = cut(name, name_room).into_owned();
         let gap = name_room.saturating_sub(width(&name)) + 2;

@@ -10,12 +10,12 @@ use decurion_protocol::{Question, Wanted};
 use ratatui_core::style::{Modifier, Style};
 use ratatui_core::text::{Line, Span};
 
-use crate::steps::{Step, What, steps};
+use crate::steps::{ChoiceEffect, QuestionStep, steps};
 use crate::text::{cut, cut_line, one_line, visible, width, wrap};
 use crate::theme::Theme;
 
 use super::danger::dangers;
-use super::diff::Change;
+use super::diff::FileChange;
 use super::markdown;
 
 /// How many lines of what is asked about are shown.
@@ -152,7 +152,7 @@ impl Asking<'_> {
     }
 
     /// A word for each of the model's questions: those that are answered, and the one that is asked now.
-    fn chips(&self, steps: &[Step]) -> Option<Line<'static>> {
+    fn chips(&self, steps: &[QuestionStep]) -> Option<Line<'static>> {
         if steps.iter().all(|step| step.header.is_empty()) {
             return None;
         }
@@ -181,8 +181,8 @@ impl Asking<'_> {
         for (at, offered) in step.offers.iter().enumerate() {
             let is_marked = self.marked.contains(&at);
             let mark = match (step.several, is_marked, &offered.what) {
-                (true, true, What::Label(_)) => "[x] ",
-                (true, false, What::Label(_)) => "[ ] ",
+                (true, true, ChoiceEffect::Label(_)) => "[x] ",
+                (true, false, ChoiceEffect::Label(_)) => "[ ] ",
                 _ => "",
             };
             let words = one_line(&offered.words);
@@ -289,7 +289,7 @@ impl Asking<'_> {
                 lines
             }
             CONNECTION => self.text(&question.intent.title, "", room),
-            tool if let Some(change) = Change::asked(tool, input, question.patch.as_ref()) => {
+            tool if let Some(change) = FileChange::asked(tool, input, question.patch.as_ref()) => {
                 let path =
                     input["file_path"].as_str().or(input["notebook_path"].as_str()).unwrap_or_default();
                 // Once is enough, where the title names it to its end.

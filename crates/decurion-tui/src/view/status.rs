@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use super::agents::{money, tokens};
 use crate::ansi;
-use crate::links::Links;
+use crate::links::LinkBase;
 use crate::terminal::Notices;
 use crate::text::{cut, cut_line, one_line, width};
 use crate::theme::{Shades, Theme};
 
 /// What is known besides the session.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct StatusFacts {
     /// The model that will answer, before one has.
     pub model: Option<String>,
     pub windows: Windows,
@@ -30,16 +30,16 @@ pub struct Known {
     /// What stands before everything else.
     pub lead: String,
     /// In whose process the session is.
-    pub home: Home,
+    pub home: SessionHome,
     /// Whether the mode that asks about nothing can be chosen.
     pub can_bypass: bool,
     /// Whether nothing on the screen is to move by itself but numbers.
     pub reduced_motion: bool,
     /// Whether the person has configured a status line.
     pub has_own: bool,
-    pub own: Own,
+    pub own: OwnStatusLine,
     /// What links are relative to; none where the terminal may not understand them.
-    pub links: Option<Links>,
+    pub links: Option<LinkBase>,
     /// How to notify a person who looks elsewhere.
     pub notices: Notices,
     /// The version of the program.
@@ -72,7 +72,7 @@ impl fmt::Debug for Windows {
 
 /// A person's own status line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Own {
+pub enum OwnStatusLine {
     /// Not there, or not yet.
     #[default]
     Nothing,
@@ -83,7 +83,7 @@ pub enum Own {
 
 /// In whose process a session is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Home {
+pub enum SessionHome {
     /// Ours, and it ends with us.
     #[default]
     Ours,
@@ -93,10 +93,10 @@ pub enum Home {
     Others,
 }
 
-impl Known {
+impl StatusFacts {
     /// Whether the session continues when we leave.
     pub fn attached(&self) -> bool {
-        self.home == Home::Others
+        self.home == SessionHome::Others
     }
 
     /// How many tokens the session's model can take.
@@ -114,7 +114,7 @@ const OWN_PART: usize = 4;
 /// sending a prompt are always shown: that calls are not asked about, which agents work, and what waits.
 pub fn lines(
     view: &SessionView,
-    known: &Known,
+    known: &StatusFacts,
     theme: &Theme,
     (columns, rows): (usize, usize),
 ) -> Vec<Line<'static>> {
@@ -123,12 +123,12 @@ pub fn lines(
         return vec![usual()];
     }
     match &known.own {
-        Own::Nothing => vec![usual()],
-        Own::Failed(reason) => {
+        OwnStatusLine::Nothing => vec![usual()],
+        OwnStatusLine::Failed(reason) => {
             let words = format!("status line: {}", one_line(reason));
             vec![Line::styled(cut(&words, columns).into_owned(), theme.faint), usual()]
         }
-        Own::Says(own) => {
+        OwnStatusLine::Says(own) => {
             let most = OWN_LINES.min(rows / OWN_PART).max(1);
             let own = ansi::lines(own, theme, theme.faint, most);
             let mut lines: Vec<Line<'static>> = own.into_iter().map(|line| cut_line(line, columns)).collect();
@@ -142,7 +142,7 @@ pub fn lines(
 }
 
 /// The input of a person's own status line.
-pub fn facts(view: &SessionView, known: &Known) -> Value {
+pub fn facts(view: &SessionView, known: &StatusFacts) -> Value {
     let counts = view.standings();
     let info = view.info.as_ref();
     json!({
@@ -178,7 +178,7 @@ pub fn costs(view: &SessionView) -> String {
     lines.join("\n")
 }
 
-pub fn line(view: &SessionView, known: &Known, theme: &Theme, columns: usize) -> Line<'static> {
+pub fn line(view: &SessionView, known: &StatusFacts, theme: &Theme, columns: usize) -> Line<'static> {
     crate::fault_point::pass("status");
     if let Some(hint) = &known.hint {
         return Line::styled(cut(&one_line(hint), columns).into_owned(), theme.warning);
@@ -189,7 +189,7 @@ pub fn line(view: &SessionView, known: &Known, theme: &Theme, columns: usize) ->
 }
 
 /// As many of these as fit, those that matter most first.
-fn fitting(parts: Vec<Part>, theme: &Theme, columns: usize) -> Line<'static> {
+fn fitting(parts: Vec<StatusPart>, theme: &Theme, columns: usize) -> Line<'static> {
     let mut by_weight: Vec<usize> = (0..parts.len()).collect();
     by_weight.sort_by_key(|at| parts[*at].matters);
     let (mut used, mut is_shown) = (0, vec![false; parts.len()]);
@@ -211,7 +211,7 @@ fn fitting(parts: Vec<Part>, theme: &Theme, columns: usize) -> Line<'static> {
 }
 
 /// A part of the line.
-struct Part {
+struct StatusPart {
     words: String,
     style: Style,
     matters: Matters,
@@ -227,12 +227,12 @@ enum Matters {
     Fact,
 }
 
-fn part(words: impl Into<String>, style: Style, matters: Matters) -> Part {
-    Part { words: words.into(), style, matters }
+fn part(words: impl Into<String>, style: Style, matters: Matters) -> StatusPart {
+    StatusPart { words: words.into(), style, matters }
 }
 
 /// The parts that are shown even with a person's own status line, the most important first.
-fn duties(view: &SessionView, known: &Known, theme: &Theme, with_mode: bool) -> Vec<Part> {
+fn duties(view: &SessionView, known: &StatusFacts, theme: &Theme, with_mode: bool) -> Vec<StatusPart> {
     let mut parts = Vec::new();
     let counts = view.standings();
     let asking = view.questions.len();
@@ -260,7 +260,7 @@ fn duties(view: &SessionView, known: &Known, theme: &Theme, with_mode: bool) -> 
 }
 
 /// The facts, which a person may want told in other words.
-fn others(view: &SessionView, known: &Known, theme: &Theme) -> Vec<Part> {
+fn others(view: &SessionView, known: &StatusFacts, theme: &Theme) -> Vec<StatusPart> {
     let mut parts = Vec::new();
     if let Some(model) = view.root.model.as_ref().or(known.model.as_ref()) {
         let name = model.rsplit('/').next().unwrap_or(model);

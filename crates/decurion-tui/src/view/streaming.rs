@@ -2,8 +2,8 @@
 
 use ratatui_core::text::Line;
 
-use super::item::{self, Fold};
-use crate::conversation::{AGENT, Conversation, Item};
+use super::item::{self, ItemFolding};
+use crate::conversation::{AGENT, Conversation, ConversationItem};
 use crate::text::{cut, one_line};
 use crate::theme::Theme;
 
@@ -23,8 +23,8 @@ pub fn lines(
     let mut lines = Vec::new();
     if let Some(thinking) = conversation.thinking() {
         let from = thinking.floor_char_boundary(thinking.len().saturating_sub(THOUGHTS * 4 * columns));
-        let thought = Item::Thought(thinking[from..].to_owned());
-        let all = item::lines(&thought, theme, columns, Fold::Open);
+        let thought = ConversationItem::Thought(thinking[from..].to_owned());
+        let all = item::lines(&thought, theme, columns, ItemFolding::Open);
         let from = all.len().saturating_sub(THOUGHTS);
         lines.extend(all.into_iter().skip(from));
     }

@@ -14,9 +14,9 @@ const BETWEEN: usize = 3;
 const LEAST: usize = 6;
 
 #[derive(Clone, Debug, Default)]
-pub struct Cell(Line<'static>);
+pub struct MarkdownCell(Line<'static>);
 
-impl Cell {
+impl MarkdownCell {
     /// A cell with this text.
     pub fn new(spans: Vec<Span<'static>>) -> Self {
         Self(Line::from(spans))
@@ -31,27 +31,27 @@ impl Cell {
 
 /// A table that is being read. Its first row is the head.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct MarkdownTable {
     alignments: Vec<Alignment>,
-    rows: Vec<Vec<Cell>>,
-    row: Vec<Cell>,
+    rows: Vec<Vec<MarkdownCell>>,
+    row: Vec<MarkdownCell>,
 }
 
-impl Table {
+impl MarkdownTable {
     /// One with these columns.
     pub fn new(alignments: Vec<Alignment>) -> Self {
         Self { alignments, ..Self::default() }
     }
 
     /// The next cell of this row.
-    pub fn push(&mut self, cell: Cell) {
+    pub fn push(&mut self, cell: MarkdownCell) {
         self.row.push(cell);
     }
 
     /// The row is whole.
     pub fn end_row(&mut self) {
         let mut row = std::mem::take(&mut self.row);
-        row.resize(self.alignments.len(), Cell::default());
+        row.resize(self.alignments.len(), MarkdownCell::default());
         self.rows.push(row);
     }
 
@@ -72,12 +72,13 @@ impl Table {
     fn widths(&self, columns: usize) -> Option<Vec<usize>> {
         let count = self.alignments.len();
         let room = columns.checked_sub(count.checked_sub(1)? * BETWEEN)?;
-        let each = |of: &dyn Fn(&Cell) -> usize| -> Vec<usize> {
+        let each = |of: &dyn Fn(&MarkdownCell) -> usize| -> Vec<usize> {
             let widest = |at: usize| self.rows.iter().filter_map(|row| row.get(at)).map(of).max();
             (0..count).map(|at| widest(at).unwrap_or(0).max(1)).collect()
         };
-        let mut widths = each(&|cell: &Cell| cell.0.width());
-        let least: Vec<usize> = each(&|cell: &Cell| cell.longest_word().min(LEAST * 3)).into_iter().collect();
+        let mut widths = each(&|cell: &MarkdownCell| cell.0.width());
+        let least: Vec<usize> =
+            each(&|cell: &MarkdownCell| cell.longest_word().min(LEAST * 3)).into_iter().collect();
         while widths.iter().sum::<usize>() > room {
             let can_give = widths.iter().enumerate().filter(|(at, wide)| **wide > least[*at].max(LEAST));
             let at = can_give.max_by_key(|(_, wide)| **wide)?.0;

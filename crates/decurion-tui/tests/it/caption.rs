@@ -1,12 +1,12 @@
 //! What the program around says about what is shown: below everything else, and never in place of a question.
 
-use decurion_tui::app::{App, Caption, Input};
+use decurion_tui::app::{App, AppInput, Caption};
 use serde_json::json;
 
 use crate::screens::{app, asked};
 
 fn caption(app: &mut App, words: &str, keys: &str) {
-    app.update(Input::Caption(Caption { words: words.to_owned(), keys: keys.to_owned() }));
+    app.update(AppInput::Caption(Caption { words: words.to_owned(), keys: keys.to_owned() }));
 }
 
 fn live(app: &App) -> Vec<String> {

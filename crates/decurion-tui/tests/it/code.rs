@@ -1,6 +1,6 @@
 //! Code in colours: what each part of a piece of code is, language by language.
 
-use decurion_tui::code::{Class, Highlight, Lexer};
+use decurion_tui::code::{Highlight, Lexer, TokenClass};
 use decurion_tui::theme::{Shades, Theme};
 use expect_test::{Expect, expect};
 
@@ -25,21 +25,21 @@ fn marked(lexer: &mut Lexer, code: &str) -> String {
     shown
 }
 
-fn letter(class: Class) -> Option<char> {
+fn letter(class: TokenClass) -> Option<char> {
     Some(match class {
-        Class::Plain => return None,
-        Class::Comment => '#',
-        Class::Text => 's',
-        Class::Number => 'n',
-        Class::Keyword => 'k',
-        Class::Type => 't',
-        Class::Function => 'f',
-        Class::Attribute => 'a',
-        Class::Key => 'y',
-        Class::Added => '+',
-        Class::Removed => '-',
-        Class::Place => '@',
-        Class::Heading => 'h',
+        TokenClass::Plain => return None,
+        TokenClass::Comment => '#',
+        TokenClass::Text => 's',
+        TokenClass::Number => 'n',
+        TokenClass::Keyword => 'k',
+        TokenClass::Type => 't',
+        TokenClass::Function => 'f',
+        TokenClass::Attribute => 'a',
+        TokenClass::Key => 'y',
+        TokenClass::Added => '+',
+        TokenClass::Removed => '-',
+        TokenClass::Place => '@',
+        TokenClass::Heading => 'h',
     })
 }
 
@@ -381,7 +381,7 @@ fn a_language_is_found_by_any_of_its_names() {
         ("c#", "class"),
     ] {
         let parts = Lexer::new(name).unwrap().line(code);
-        assert_eq!(parts, [(Class::Keyword, 0..code.len())], "{name}");
+        assert_eq!(parts, [(TokenClass::Keyword, 0..code.len())], "{name}");
     }
     for (path, code) in [
         ("src/main.rs", "fn"),
@@ -394,7 +394,7 @@ fn a_language_is_found_by_any_of_its_names() {
         ("Gemfile", "end"),
     ] {
         let parts = Lexer::of_file(path).unwrap().line(code);
-        assert_eq!(parts, [(Class::Keyword, 0..code.len())], "{path}");
+        assert_eq!(parts, [(TokenClass::Keyword, 0..code.len())], "{path}");
     }
     for unknown in ["", "brainfuck", "text", " "] {
         assert!(Lexer::new(unknown).is_none(), "{unknown}");

@@ -2,9 +2,9 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_protocol::{Block, Command, Inspected, PermissionUpdate, Reply, RequestId};
-use decurion_tui::app::{App, Effect, Input};
-use decurion_tui::commands::{Name, Topic};
-use decurion_tui::port::{Errand, Fruit, Purpose};
+use decurion_tui::app::{App, AppInput, Effect};
+use decurion_tui::commands::{CommandName, Topic};
+use decurion_tui::port::{FrontEndJob, JobPurpose, JobResult};
 use decurion_tui::theme::{Shades, Theme};
 use expect_test::expect;
 use serde_json::json;
@@ -34,11 +34,11 @@ fn started() -> serde_json::Value {
 }
 
 fn press(app: &mut App, code: KeyCode) -> Vec<Effect> {
-    app.update(Input::Key(KeyEvent::new(code, KeyModifiers::NONE)))
+    app.update(AppInput::Key(KeyEvent::new(code, KeyModifiers::NONE)))
 }
 
 fn write(app: &mut App, text: &str) {
-    app.update(Input::Paste(text.to_owned()));
+    app.update(AppInput::Paste(text.to_owned()));
 }
 
 fn send(app: &mut App, text: &str) -> Vec<Effect> {
@@ -257,9 +257,10 @@ fn status_tells_what_is_in_force() {
 fn a_directory_is_allowed_once_the_program_has_found_it() {
     let mut app = answered();
     let effects = send(&mut app, "/add-dir ../lib");
-    let errand = Effect::Errand(Purpose::AddDirectory, Errand::Folder("../lib".to_owned()));
+    let errand = Effect::Errand(JobPurpose::AddDirectory, FrontEndJob::Folder("../lib".to_owned()));
     assert!(effects.contains(&errand), "{effects:?}");
-    let effects = app.update(Input::Done(Purpose::AddDirectory, Ok(Fruit::File("/lib".to_owned()))));
+    let effects =
+        app.update(AppInput::Done(JobPurpose::AddDirectory, Ok(JobResult::File("/lib".to_owned()))));
     let updates = vec![PermissionUpdate::AddDirectories { directories: vec!["/lib".into()] }];
     assert_eq!(commands(&effects), [&Command::Permit { updates }]);
 }
@@ -312,7 +313,7 @@ fn a_theme_is_tried_while_it_is_chosen_and_kept_by_enter() {
         press(&mut app, KeyCode::Up);
     }
     let effects = press(&mut app, KeyCode::Enter);
-    let kept = Effect::Errand(Purpose::Say, Errand::Theme("dark-daltonized".to_owned()));
+    let kept = Effect::Errand(JobPurpose::Say, FrontEndJob::Theme("dark-daltonized".to_owned()));
     assert_eq!(effects, [kept, Effect::Repaint]);
     send(&mut app, "/theme");
     assert_eq!(style(&app), heading(Shades::DarkDaltonized));
@@ -324,8 +325,8 @@ fn an_export_asks_where_before_it_writes() {
     assert!(!send(&mut app, "/export").iter().any(|effect| matches!(effect, Effect::Errand(..))));
     assert!(shown(&mut app).contains("> /export ~/session-00000000.md"));
     let effects = press(&mut app, KeyCode::Enter);
-    let errand = Errand::Export("~/session-00000000.md".to_owned());
-    assert!(effects.contains(&Effect::Errand(Purpose::Say, errand)), "{effects:?}");
+    let errand = FrontEndJob::Export("~/session-00000000.md".to_owned());
+    assert!(effects.contains(&Effect::Errand(JobPurpose::Say, errand)), "{effects:?}");
 }
 
 #[test]
@@ -340,12 +341,15 @@ fn earlier_sessions_are_searched_previewed_and_timed() {
     // The clock of these tests stands at 100 000 seconds.
     let printed =
         row(1, "fix the parser", "1970-01-02T03:40:00Z") + &row(2, "write docs", "1970-01-01T03:46:40Z");
-    let purpose = Purpose::List(Topic::Sessions);
-    let effects = app.update(Input::Done(purpose, Ok(Fruit::Text(printed))));
+    let purpose = JobPurpose::List(Topic::Sessions);
+    let effects = app.update(AppInput::Done(purpose, Ok(JobResult::Text(printed))));
     let first = "00000001-0000-0000-0000-000000000000".to_owned();
-    assert_eq!(effects, [Effect::Errand(Purpose::Preview(first.clone()), Errand::Preview(first.clone()))]);
-    let preview = Fruit::Text("> fix it\n● It is fixed.".to_owned());
-    app.update(Input::Done(Purpose::Preview(first), Ok(preview)));
+    assert_eq!(
+        effects,
+        [Effect::Errand(JobPurpose::Preview(first.clone()), FrontEndJob::Preview(first.clone()))]
+    );
+    let preview = JobResult::Text("> fix it\n● It is fixed.".to_owned());
+    app.update(AppInput::Done(JobPurpose::Preview(first), Ok(preview)));
     let screen = shown(&mut app);
     for words in [
         "❯ fix the parser  6 min ago",
@@ -397,7 +401,7 @@ fn somebody_who_looks_elsewhere_is_told_of_questions_and_of_long_work() {
         let at = jiff::Timestamp::from_second(i64::try_from(second).unwrap()).unwrap();
         let run = decurion_protocol::RunId(uuid::Uuid::nil());
         let envelope = decurion_protocol::Envelope { seq: second as u64, at, agent: None, run, event };
-        let effects = app.update(Input::Event(envelope.into()));
+        let effects = app.update(AppInput::Event(envelope.into()));
         effects.into_iter().find_map(|effect| match effect {
             Effect::Notify(text) => Some(text),
             _ => None,
@@ -523,11 +527,11 @@ fn plain_lines_do_not_say_again_what_the_terminal_has_echoed() {
 
 #[test]
 fn every_command_stands_under_one_heading() {
-    let of_groups: usize = decurion_tui::commands::Group::ALL
+    let of_groups: usize = decurion_tui::commands::HelpGroup::ALL
         .iter()
         .map(|group| decurion_tui::commands::names_of(*group).count())
         .sum();
     assert_eq!(of_groups, decurion_tui::commands::all().count());
     let typed = decurion_tui::commands::typed("/memory");
-    assert_eq!(typed, decurion_tui::commands::Typed::Ours(Name::List(Topic::Memory), ""));
+    assert_eq!(typed, decurion_tui::commands::TypedText::Ours(CommandName::List(Topic::Memory), ""));
 }

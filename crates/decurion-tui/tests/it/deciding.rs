@@ -3,7 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Answer, Command, Request};
-use decurion_tui::app::{App, Effect, Input};
+use decurion_tui::app::{App, AppInput, Effect};
 use serde_json::{Value, json};
 
 use crate::screens::{Happens, app, asked, elicited};
@@ -16,7 +16,7 @@ fn command(text: &str) -> Value {
 
 /// Presses a key; what is asked of the session.
 fn press(app: &mut App, code: KeyCode) -> Vec<Command> {
-    let effects = app.update(Input::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+    let effects = app.update(AppInput::Key(KeyEvent::new(code, KeyModifiers::NONE)));
     let sent = |effect| match effect {
         Effect::Send(Request { command, .. }) => Some(command),
         _ => None,
@@ -181,7 +181,7 @@ fn a_question_gives_way_to_what_has_the_keys() {
     let mut app = app(&asked(None, &[], "Bash", &command("make"), &["make"]), (80, 9));
     live(&mut app);
     let control = KeyEvent::new(KeyCode::Char('d'), KeyModifiers::CONTROL);
-    app.update(Input::Key(control));
+    app.update(AppInput::Key(control));
     let screen = live(&mut app);
     assert!(screen.contains("still running") && screen.contains("❯ Wait"), "{screen}");
     assert_eq!(screen.matches('❯').count(), 1, "{screen}");
@@ -197,7 +197,7 @@ fn a_question_gives_way_to_what_has_the_keys() {
 fn whoever_waits_to_leave_stays_by_one_key_whatever_is_asked() {
     let mut app = app(&asked(None, &[], "Bash", &command("make"), &["make"]), SIZE);
     live(&mut app);
-    app.update(Input::Key(KeyEvent::new(KeyCode::Char('d'), KeyModifiers::CONTROL)));
+    app.update(AppInput::Key(KeyEvent::new(KeyCode::Char('d'), KeyModifiers::CONTROL)));
     assert_eq!(press(&mut app, KeyCode::Char('1')), []);
     // Also after another key.
     press(&mut app, KeyCode::Down);
@@ -211,7 +211,7 @@ fn whoever_waits_to_leave_stays_by_one_key_whatever_is_asked() {
 fn in_the_smallest_terminal_what_enter_takes_of_a_list_is_in_sight() {
     for (columns, rows) in [(44, 10), (30, 8), (20, 6)] {
         let mut app = app(&asked(None, &[], "Bash", &command("make"), &["make"]), (columns, rows));
-        app.update(Input::Key(KeyEvent::new(KeyCode::Char('d'), KeyModifiers::CONTROL)));
+        app.update(AppInput::Key(KeyEvent::new(KeyCode::Char('d'), KeyModifiers::CONTROL)));
         let lines = app.live(jiff::Timestamp::from_second(100).unwrap()).0;
         let from = lines.len().saturating_sub(usize::from(rows));
         let screen: String = lines[from..].iter().map(|line| format!("{line}\n")).collect();
@@ -224,7 +224,7 @@ fn a_question_over_which_something_was_written_takes_no_key_by_itself() {
     let mut app = app(&asked(None, &[], "Bash", &command("make"), &["make"]), SIZE);
     live(&mut app);
     write(&mut app, "abc");
-    app.update(Input::Key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL)));
+    app.update(AppInput::Key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL)));
     assert!(live(&mut app).contains("tab to answer it"));
     assert_eq!(write(&mut app, "2 things"), []);
     assert!(live(&mut app).contains("> 2 things"));
@@ -242,7 +242,7 @@ fn all_of_a_question_is_on_its_page() {
     let input = json!({"file_path": "notes.txt", "content": "one\ntwo\n"});
     let mut app = app(&asked(Some("a1"), &["main", "a1"], "Write", &input, &["notes.txt"]), SIZE);
     live(&mut app);
-    app.update(Input::Key(KeyEvent::new(KeyCode::Char('o'), KeyModifiers::CONTROL)));
+    app.update(AppInput::Key(KeyEvent::new(KeyCode::Char('o'), KeyModifiers::CONTROL)));
     let page: String = app.page().unwrap().0.iter().map(|line| format!("{line}\n")).collect();
     assert!(page.contains("Explore · find all callers") && page.contains("content:\none\ntwo\n"), "{page}");
     assert!(page.contains("Reason: no rule allows this"), "{page}");

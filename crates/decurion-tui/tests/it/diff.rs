@@ -1,17 +1,17 @@
 //! Changes of files as lines: from two texts, from what tools report and from what calls would do, wide and narrow.
 
 use decurion_protocol::Event;
-use decurion_tui::conversation::{Conversation, Item};
+use decurion_tui::conversation::{Conversation, ConversationItem};
 use decurion_tui::theme::{Shades, Theme};
-use decurion_tui::view::diff::Change;
-use decurion_tui::view::item::{self, Fold};
+use decurion_tui::view::diff::FileChange;
+use decurion_tui::view::item::{self, ItemFolding};
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
 const OLD: &str = "use std::io;\n\nfn main() {\n\tlet x = 1;\n\tprintln!(\"{x}\");\n}\n\n// one\n// two\n// three\n// four\nfn last() {}\n";
 const NEW: &str = "use std::io;\n\nfn main() {\n\tlet x = \"a text that is longer than a narrow terminal is wide\";\n\tlet y = 2;\n\tprintln!(\"{x}\");\n}\n\n// one\n// two\n// three\n// four\nfn 最後() {}\n";
 
-fn shown(change: &Change, columns: usize, most: usize) -> String {
+fn shown(change: &FileChange, columns: usize, most: usize) -> String {
     let lines = change.lines(&Theme::new(Shades::None), columns, most, "");
     for line in &lines {
         assert!(line.width() <= columns, "{columns}: {line}");
@@ -19,13 +19,13 @@ fn shown(change: &Change, columns: usize, most: usize) -> String {
     lines.iter().map(|line| format!("|{line}\n")).collect()
 }
 
-fn check(change: &Change, columns: usize, most: usize, expected: &Expect) {
+fn check(change: &FileChange, columns: usize, most: usize, expected: &Expect) {
     expected.assert_eq(&shown(change, columns, most));
 }
 
 #[test]
 fn two_texts() {
-    let change = Change::between("src/main.rs", OLD, NEW);
+    let change = FileChange::between("src/main.rs", OLD, NEW);
     assert_eq!((change.added, change.removed), (3, 2));
     check(
         &change,
@@ -99,7 +99,7 @@ fn two_texts() {
 
 #[test]
 fn nothing_of_a_file_commands_the_terminal() {
-    let change = Change::between("x", "a\r\nb\n", "a\nb\u{1b}[2J\u{202e}\n");
+    let change = FileChange::between("x", "a\r\nb\n", "a\nb\u{1b}[2J\u{202e}\n");
     check(
         &change,
         40,
@@ -119,13 +119,13 @@ fn no_width_is_too_narrow_and_no_line_too_long() {
     for columns in 2..60 {
         for most in [1, 3, 50] {
             let lines =
-                Change::between("a.rs", OLD, &long).lines(&Theme::new(Shades::Dark), columns, most, "");
+                FileChange::between("a.rs", OLD, &long).lines(&Theme::new(Shades::Dark), columns, most, "");
             assert!(lines.len() <= most + 1, "{columns} {most}");
             assert!(lines.iter().all(|line| line.width() <= columns.max(4)), "{columns} {most}");
         }
     }
     check(
-        &Change::between("a.rs", "", &long),
+        &FileChange::between("a.rs", "", &long),
         20,
         2,
         &expect![[r#"
@@ -139,7 +139,7 @@ fn no_width_is_too_narrow_and_no_line_too_long() {
 #[test]
 fn what_is_too_much_to_compare_or_to_keep_is_counted() {
     let many = |word: &str, count: usize| (0..count).map(|at| format!("{word} {at}\n")).collect::<String>();
-    let change = Change::between(
+    let change = FileChange::between(
         "a",
         &format!("top\n{}end\n", many("both\nold", 750)),
         &format!("top\n{}end\n", many("both\nnew", 750)),
@@ -159,7 +159,7 @@ fn what_is_too_much_to_compare_or_to_keep_is_counted() {
     );
     // A change in the middle of a large file is compared, however large that is.
     let file = many("same", 100_000);
-    let change = Change::between("a", &file, &file.replace("same 50000\n", "same no more\n"));
+    let change = FileChange::between("a", &file, &file.replace("same 50000\n", "same no more\n"));
     check(
         &change,
         40,
@@ -180,16 +180,16 @@ fn what_is_too_much_to_compare_or_to_keep_is_counted() {
 #[test]
 fn only_the_end_of_a_text_differs() {
     check(
-        &Change::between("a", "x", "x\n"),
+        &FileChange::between("a", "x", "x\n"),
         60,
         9,
         &expect![[r#"
         |\ only the line break at the end differs
     "#]],
     );
-    check(&Change::between("a", "x", "x"), 60, 9, &expect![[""]]);
+    check(&FileChange::between("a", "x", "x"), 60, 9, &expect![[""]]);
     check(
-        &Change::between("a", "", "\n"),
+        &FileChange::between("a", "", "\n"),
         60,
         9,
         &expect![[r#"
@@ -203,7 +203,7 @@ fn a_question_shows_the_lines_of_the_file_with_their_numbers() {
     let input = json!({"file_path": "/a.py", "old_string": "y = 2", "new_string": "y = 3"});
     let patch = json!([{"oldStart": 9, "oldLines": 3, "newStart": 9, "newLines": 3,
         "lines": [" x = 1", "-y = 2", "+y = 3", " z = 3"]}]);
-    let change = Change::asked("Edit", &input, Some(&patch)).unwrap();
+    let change = FileChange::asked("Edit", &input, Some(&patch)).unwrap();
     check(
         &change,
         60,
@@ -216,13 +216,13 @@ fn a_question_shows_the_lines_of_the_file_with_their_numbers() {
         "#]],
     );
     // A patch that was too large is left out.
-    assert_eq!(Change::asked("Edit", &input, Some(&json!([]))), Change::asked("Edit", &input, None));
+    assert_eq!(FileChange::asked("Edit", &input, Some(&json!([]))), FileChange::asked("Edit", &input, None));
 }
 
 #[test]
 fn what_a_call_would_change() {
     let asked = |tool: &str, input: Value| {
-        Change::asked(tool, &input, None)
+        FileChange::asked(tool, &input, None)
             .map(|change| format!("{}\n{}", change.path, shown(&change, 60, 20)))
             .unwrap_or_default()
     };
@@ -256,7 +256,7 @@ fn what_a_call_would_change() {
     for input in [json!(null), json!([1]), json!({"file_path": 7, "edits": "x", "old_string": {}})] {
         for tool in ["Edit", "Write", "MultiEdit", "NotebookEdit"] {
             assert!(
-                Change::asked(tool, &input, None).is_some_and(|change| change.hunks.is_empty()),
+                FileChange::asked(tool, &input, None).is_some_and(|change| change.hunks.is_empty()),
                 "{tool} {input}"
             );
         }
@@ -269,7 +269,7 @@ fn a_call_about_a_cell_says_which_and_what_becomes_of_it() {
     let asked = |mode: Option<&str>, cell: Option<&str>| {
         let input =
             json!({"notebook_path": "/n.ipynb", "new_source": "1 + 1", "edit_mode": mode, "cell_id": cell});
-        let change = Change::asked("NotebookEdit", &input, None).unwrap();
+        let change = FileChange::asked("NotebookEdit", &input, None).unwrap();
         assert_eq!((change.path.as_str(), change.removed), ("/n.ipynb", 0));
         shown(&change, 40, 20)
     };
@@ -285,7 +285,7 @@ fn a_call_about_a_cell_says_which_and_what_becomes_of_it() {
     let reported = |mode: &str| {
         let result = json!({"notebook_path": "/n.ipynb", "cell_id": "b7", "edit_mode": mode,
             "new_source": "new", "old_source": if mode == "insert" { None } else { Some("old") }});
-        shown(&Change::reported(&result).unwrap(), 40, 20)
+        shown(&FileChange::reported(&result).unwrap(), 40, 20)
     };
     assert_eq!(reported("replace"), "|replaced cell b7\n|- old\n|+ new\n");
     assert_eq!(reported("insert"), "|inserted cell b7\n|+ new\n");
@@ -293,7 +293,7 @@ fn a_call_about_a_cell_says_which_and_what_becomes_of_it() {
 }
 
 /// The conversation after a call with this result, as it is shown.
-fn called(title: &str, structured: &Value, columns: usize, fold: Fold) -> String {
+fn called(title: &str, structured: &Value, columns: usize, fold: ItemFolding) -> String {
     let mut conversation = Conversation::of(None);
     let allow = json!({"decision": "allow", "rule": null, "reason": "r"});
     let intent = decurion_protocol::Intent::titled(title);
@@ -313,7 +313,7 @@ fn called(title: &str, structured: &Value, columns: usize, fold: Fold) -> String
         conversation.take(&decurion_protocol::Envelope { seq: seq as u64, at, agent: None, run, event });
     }
     let items = conversation.take_finished();
-    assert!(matches!(items.as_slice(), [Item::Call(_)]), "{items:?}");
+    assert!(matches!(items.as_slice(), [ConversationItem::Call(_)]), "{items:?}");
     let lines = items.iter().flat_map(|item| item::lines(item, &Theme::new(Shades::None), columns, fold));
     lines.map(|line| format!("|{line}\n")).collect()
 }
@@ -335,9 +335,9 @@ fn what_tools_report() {
         |    ⋮
         |    120 - x
     "#]]
-    .assert_eq(&called("Edit src/a.rs", &patch, 60, Fold::Folded));
+    .assert_eq(&called("Edit src/a.rs", &patch, 60, ItemFolding::Folded));
     let created = json!({"type": "create", "filePath": "/w/n.py", "content": "a = 1\n".repeat(40), "structuredPatch": []});
-    let folded = called("Write a/rather/long/path/that/does/not/fit/n.py", &created, 40, Fold::Folded);
+    let folded = called("Write a/rather/long/path/that/does/not/fit/n.py", &created, 40, ItemFolding::Folded);
     expect![[r#"
         |
         |● Write a/rather/long/path/that/do…  +40
@@ -354,7 +354,7 @@ fn what_tools_report() {
             .map(|line| format!("{line}\n"))
             .collect::<String>(),
     );
-    assert_eq!(called("Write n.py", &created, 40, Fold::Open).lines().count(), 42);
+    assert_eq!(called("Write n.py", &created, 40, ItemFolding::Open).lines().count(), 42);
     let cell =
         json!({"notebook_path": "/n.ipynb", "new_source": "b", "old_source": "a", "edit_mode": "replace"});
     expect![[r#"
@@ -363,7 +363,7 @@ fn what_tools_report() {
         |    - a
         |    + b
     "#]]
-    .assert_eq(&called("NotebookEdit n.ipynb", &cell, 60, Fold::Folded));
+    .assert_eq(&called("NotebookEdit n.ipynb", &cell, 60, ItemFolding::Folded));
     // A record that lies is shown as far as it goes.
     let odd = json!({"filePath": "/x", "structuredPatch": [7, {"lines": 3}, {"oldStart": u64::MAX, "newStart": -1, "lines": ["+a", "", 5, "日本", "\\ \u{1b}[2J\nx"]}]});
     expect![[r#"
@@ -374,18 +374,18 @@ fn what_tools_report() {
         |                       3   日本
         |    \ ␛[2J x
     "#]]
-    .assert_eq(&called("Edit x", &odd, 60, Fold::Folded));
+    .assert_eq(&called("Edit x", &odd, 60, ItemFolding::Folded));
     expect![[r#"
         |
         |● Edit x
         |  └ Edited.
     "#]]
-    .assert_eq(&called("Edit x", &json!({"filePath": "/x", "structuredPatch": []}), 60, Fold::Folded));
+    .assert_eq(&called("Edit x", &json!({"filePath": "/x", "structuredPatch": []}), 60, ItemFolding::Folded));
 }
 
 #[test]
 fn what_is_new_has_the_colours_of_its_language() {
-    let change = Change::between("a.rs", "let x = \"old\";\n", "let x = \"new\";\n// c\n");
+    let change = FileChange::between("a.rs", "let x = \"old\";\n", "let x = \"new\";\n// c\n");
     let lines = change.lines(&Theme::new(Shades::Dark), 60, 9, "");
     let spans = lines.iter().flat_map(|line| &line.spans);
     let shown: String = spans.map(|span| format!("{:?} {:?}\n", span.content, span.style)).collect();

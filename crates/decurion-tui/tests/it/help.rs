@@ -1,7 +1,7 @@
 //! The help: every key with what it does and the name of that, in columns where there is room.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use decurion_tui::app::{App, Input};
+use decurion_tui::app::{App, AppInput};
 use decurion_tui::history::History;
 use decurion_tui::keymap::Keymap;
 use decurion_tui::theme::{Shades, Theme};
@@ -22,7 +22,7 @@ fn text(lines: &[ratatui_core::text::Line<'_>], columns: u16) -> String {
 
 fn short(columns: u16) -> String {
     let mut app = app(columns);
-    app.update(Input::Key(KeyEvent::new(KeyCode::Char('?'), KeyModifiers::NONE)));
+    app.update(AppInput::Key(KeyEvent::new(KeyCode::Char('?'), KeyModifiers::NONE)));
     let lines = app.live(jiff::Timestamp::UNIX_EPOCH).0;
     let help: Vec<_> = lines.into_iter().skip_while(|line| line.width() == 0).collect();
     let end = help.iter().position(|line| line.to_string().contains("any other key closes")).unwrap();
@@ -32,9 +32,9 @@ fn short(columns: u16) -> String {
 /// What the keys do, of the whole help.
 fn help(columns: u16) -> String {
     let mut app = app(columns);
-    app.update(Input::Paste("/help".to_owned()));
-    app.update(Input::Key(KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE)));
-    app.update(Input::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE)));
+    app.update(AppInput::Paste("/help".to_owned()));
+    app.update(AppInput::Key(KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE)));
+    app.update(AppInput::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE)));
     let (rows, _) = app.page().unwrap();
     let help = text(&rows, columns);
     assert!(help.starts_with("help\nCommands\n  /help"), "{help}");

@@ -2,7 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_protocol::{Command, Envelope, Event, LineId, Request, RequestId, RunId};
-use decurion_tui::app::{App, Effect, Farewell, Input};
+use decurion_tui::app::{App, AppInput, Effect, Farewell};
 use decurion_tui::history::History;
 use decurion_tui::keymap::Keymap;
 use decurion_tui::theme::{Shades, Theme};
@@ -14,7 +14,7 @@ fn after(app: &mut App, event: Value) -> Vec<Effect> {
     assert!(!matches!(event, Event::Unknown(_)), "{event:?}");
     let (seq, at) = (0, jiff::Timestamp::UNIX_EPOCH);
     let envelope = Envelope { seq, at, agent: None, run: RunId(uuid::Uuid::nil()), event };
-    let mut effects = app.update(Input::Event(envelope.into()));
+    let mut effects = app.update(AppInput::Event(envelope.into()));
     effects.retain(|effect| !matches!(effect, Effect::Errand(..) | Effect::Call));
     effects
 }
@@ -31,8 +31,8 @@ fn submitted(effects: &[Effect]) -> LineId {
 #[test]
 fn a_prompt_that_is_sent_is_begun_and_done_first() {
     let mut app = App::new(Theme::new(Shades::None), Keymap::default(), History::default(), (80, 24));
-    app.update(Input::Paste("go".to_owned()));
-    let sent = app.update(Input::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE)));
+    app.update(AppInput::Paste("go".to_owned()));
+    let sent = app.update(AppInput::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE)));
     let line = submitted(&sent);
     assert_eq!(app.leave_when_done(), []);
     // The session has it, and nobody has begun with it.
@@ -51,10 +51,10 @@ fn a_prompt_that_is_sent_is_begun_and_done_first() {
 #[test]
 fn a_paste_takes_a_first_press_of_the_key_that_leaves_back() {
     let mut app = App::new(Theme::new(Shades::None), Keymap::default(), History::default(), (80, 24));
-    let leave = || Input::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
-    app.update(Input::Paste("first".to_owned()));
+    let leave = || AppInput::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
+    app.update(AppInput::Paste("first".to_owned()));
     assert_eq!(app.update(leave()), []);
-    app.update(Input::Paste("second".to_owned()));
+    app.update(AppInput::Paste("second".to_owned()));
     assert_eq!(app.update(leave()), [], "it empties the prompt");
     assert!(!app.update(leave()).is_empty(), "and only now leaves");
 }
@@ -76,7 +76,7 @@ fn a_prompt_that_only_the_session_knows_of_is_done_first() {
 fn what_works_in_the_background_is_stopped_by_no_key_that_was_meant_to_leave() {
     let mut app = crate::screens::app(&crate::screens::agents(), (80, 24));
     let mut press = || {
-        let mut effects = app.update(Input::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+        let mut effects = app.update(AppInput::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
         effects.retain(|effect| matches!(effect, Effect::Leave(_)));
         let shown = app.live(jiff::Timestamp::from_second(100).unwrap()).0;
         (effects, shown.iter().map(|line| format!("{line}\n")).collect::<String>())
@@ -94,12 +94,12 @@ fn what_works_in_the_background_is_stopped_by_no_key_that_was_meant_to_leave() {
 #[test]
 fn a_turn_is_asked_about_where_the_first_press_took_a_draft() {
     let mut app = App::new(Theme::new(Shades::None), Keymap::default(), History::default(), (80, 24));
-    app.update(Input::Paste("go".to_owned()));
-    app.update(Input::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE)));
-    app.update(Input::Paste("a draft".to_owned()));
+    app.update(AppInput::Paste("go".to_owned()));
+    app.update(AppInput::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE)));
+    app.update(AppInput::Paste("a draft".to_owned()));
     let leave = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(app.update(Input::Key(leave)), []);
-    assert_eq!(app.update(Input::Key(leave)), []);
+    assert_eq!(app.update(AppInput::Key(leave)), []);
+    assert_eq!(app.update(AppInput::Key(leave)), []);
     let shown = app.live(jiff::Timestamp::from_second(100).unwrap()).0;
     let shown: String = shown.iter().map(|line| format!("{line}\n")).collect();
     assert!(shown.contains("Still running: go"), "{shown}");
@@ -135,7 +135,7 @@ fn a_prompt_that_was_queued_in_an_earlier_process_can_be_taken_back() {
     let mut app = App::new(Theme::new(Shades::None), Keymap::default(), History::default(), (80, 24));
     app.recall(&past);
     app.begin();
-    let effects = app.update(Input::Key(KeyEvent::new(KeyCode::Up, KeyModifiers::NONE)));
+    let effects = app.update(AppInput::Key(KeyEvent::new(KeyCode::Up, KeyModifiers::NONE)));
     let taken: Vec<_> = effects
         .iter()
         .filter_map(|effect| match effect {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use decurion_tui::app::App;
-use decurion_tui::screen::Screen;
+use decurion_tui::screen::TerminalScreen;
 use decurion_tui::theme::Shades;
 use jiff::Timestamp;
 use ratatui_core::text::Line;
@@ -57,7 +57,7 @@ impl Write for Counted {
 }
 
 /// Draws what is to be seen at this moment; gives how many bytes that took.
-fn draw(app: &mut App, screen: &mut Screen<Counted>, count: &Counted, after: Duration) -> usize {
+fn draw(app: &mut App, screen: &mut TerminalScreen<Counted>, count: &Counted, after: Duration) -> usize {
     count.0.set(0);
     let finished = app.finished();
     let (live, cursor) = app.live(moment(after));
@@ -68,7 +68,7 @@ fn draw(app: &mut App, screen: &mut Screen<Counted>, count: &Counted, after: Dur
 #[test]
 fn a_silent_provider_costs_at_most_four_updates_a_second_of_200_bytes() {
     let (mut app, count) = (at_work(), Counted::default());
-    let mut screen = Screen::new(count.clone(), SIZE);
+    let mut screen = TerminalScreen::new(count.clone(), SIZE);
     let (mut after, mut updates) = (Duration::ZERO, Vec::new());
     draw(&mut app, &mut screen, &count, after);
     let cursor = draw(&mut app, &mut screen, &count, after);
@@ -89,7 +89,7 @@ fn nothing_is_drawn_while_nobody_works() {
     app.view.at_work = false;
     app.view.root.ended = Some(Timestamp::UNIX_EPOCH);
     assert_eq!(app.pace(), None);
-    let mut screen = Screen::new(count.clone(), SIZE);
+    let mut screen = TerminalScreen::new(count.clone(), SIZE);
     draw(&mut app, &mut screen, &count, Duration::ZERO);
     let before = draw(&mut app, &mut screen, &count, Duration::ZERO);
     assert_eq!(draw(&mut app, &mut screen, &count, LOOK), before, "time alone changes nothing");

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use decurion_tui::app::{App, Input};
+use decurion_tui::app::{App, AppInput};
 use decurion_tui::conversation::Greeting;
 use decurion_tui::theme::Shades;
 use expect_test::expect_file;
@@ -54,7 +54,7 @@ impl Look {
             app.view.root.ended = None;
         }
         for key in &self.keys {
-            app.update(Input::Key(*key));
+            app.update(AppInput::Key(*key));
         }
         app
     }

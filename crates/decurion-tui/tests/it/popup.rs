@@ -1,6 +1,6 @@
 //! Choices as rows: those around the chosen one, cut to any width.
 
-use decurion_tui::completion::Choice;
+use decurion_tui::completion::Completion;
 use decurion_tui::theme::{Shades, Theme};
 use decurion_tui::view::popup::Popup;
 use expect_test::{Expect, expect};
@@ -16,9 +16,11 @@ const COMMANDS: &[(&str, &str)] = &[
 
 fn check(columns: usize, most: usize, chosen: usize, expected: &Expect) {
     let theme = Theme::new(Shades::None);
-    let choice =
-        |(text, words): &(&str, &str)| Choice { text: (*text).to_owned(), description: (*words).to_owned() };
-    let choices: Vec<Choice> = COMMANDS.iter().map(choice).collect();
+    let choice = |(text, words): &(&str, &str)| Completion {
+        text: (*text).to_owned(),
+        description: (*words).to_owned(),
+    };
+    let choices: Vec<Completion> = COMMANDS.iter().map(choice).collect();
     let lines =
         Popup { theme: &theme, columns, most, sign: "/", chosen }.lines(&choices.iter().collect::<Vec<_>>());
     assert!(lines.len() <= most, "{}", lines.len());

@@ -5,8 +5,8 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use decurion_protocol::{Envelope, Event, Intent, RunId};
-use decurion_tui::app::{App, Effect, Input};
-use decurion_tui::completion::Choice;
+use decurion_tui::app::{App, AppInput, Effect};
+use decurion_tui::completion::Completion;
 use decurion_tui::history::History;
 use decurion_tui::keymap::Keymap;
 use decurion_tui::theme::{Shades, Theme};
@@ -63,7 +63,7 @@ pub fn happen(app: &mut App, second: usize, (agent, event): &Happens) {
     let at = jiff::Timestamp::from_second(i64::try_from(second).unwrap()).unwrap();
     let agent = agent.map(|agent| agent.parse().unwrap());
     let envelope = Envelope { seq: second as u64, at, agent, run: RunId(uuid::Uuid::nil()), event };
-    app.update(Input::Event(envelope.into()));
+    app.update(AppInput::Event(envelope.into()));
 }
 
 pub fn all(app: &mut App) -> Vec<Line<'static>> {
@@ -77,7 +77,7 @@ pub fn all(app: &mut App) -> Vec<Line<'static>> {
 fn check(events: &[Happens], keys: &[KeyEvent], columns: u16, expected: &Expect) {
     let mut app = app(events, (columns, 50));
     for key in keys {
-        app.update(Input::Key(*key));
+        app.update(AppInput::Key(*key));
     }
     let lines = all(&mut app);
     for line in &lines {
@@ -424,9 +424,9 @@ fn letters_over_the_tree_send_nothing() {
     for number in 0..letters.len().pow(3) {
         let word = [number % 12, number / 12 % 12, number / 144].map(|at| letters[at]);
         let mut app = app(&agents(), (80, 50));
-        app.update(Input::Key(control('t')));
+        app.update(AppInput::Key(control('t')));
         for letter in word {
-            let effects = app.update(Input::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::NONE)));
+            let effects = app.update(AppInput::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::NONE)));
             let is_sent = |effect: &Effect| matches!(effect, Effect::Send(_));
             assert!(!effects.iter().any(is_sent), "{word:?}: {effects:?}");
         }
@@ -961,8 +961,8 @@ fn every_kind_of_question() {
 #[test]
 fn choices_of_files_and_agents() {
     let choice =
-        |(text, words): (&str, &str)| Choice { text: text.to_owned(), description: words.to_owned() };
-    let choices: Vec<Choice> = [
+        |(text, words): (&str, &str)| Completion { text: text.to_owned(), description: words.to_owned() };
+    let choices: Vec<Completion> = [
         ("src/parse.rs", ""),
         ("src/深い/場所/とても長い名前のファイル.rs", ""),
         ("reviewer", "reads what others wrote, and says what is wrong with it before anybody else has to"),

@@ -2,7 +2,7 @@
 //! tasks.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use decurion_tui::app::{App, Input};
+use decurion_tui::app::{App, AppInput};
 use expect_test::expect;
 use serde_json::{Value, json};
 
@@ -113,7 +113,7 @@ fn list_stays_above_the_prompt_while_work_goes_on() {
 #[test]
 fn task_panel_shows_the_list_first() {
     let mut app = app(&[wrote(1, 3)], (60, 24));
-    app.update(Input::Key(KeyEvent::new(KeyCode::Char('t'), KeyModifiers::CONTROL)));
+    app.update(AppInput::Key(KeyEvent::new(KeyCode::Char('t'), KeyModifiers::CONTROL)));
     expect![[r#"
 
         ✓ Do step 0␛[2J

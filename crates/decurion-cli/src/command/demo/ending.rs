@@ -4,14 +4,14 @@
 use std::fmt::Write as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_serve::trace::{Cell, Chart, ChartRow};
+use decurion_serve::trace::{Chart, ChartCell, ChartRow};
 use decurion_store::SessionPaths;
-use decurion_tui::Signal;
+use decurion_tui::OutsideSignal;
 use decurion_tui::text::{cut, width};
 use decurion_tui::theme::Shades;
 use tokio::sync::mpsc;
 
-use super::Counts;
+use super::DemoCounts;
 use crate::command::trace;
 use crate::report::{Failure, note, visible};
 use crate::screen;
@@ -22,7 +22,7 @@ const NAMES: usize = 34;
 const WIDEST: usize = 120;
 
 /// What is known of the session that was shown.
-pub struct Ending<'a> {
+pub struct PlayedSession<'a> {
     pub paths: &'a SessionPaths,
     /// What the terminal can show.
     pub shades: Shades,
@@ -32,15 +32,15 @@ pub struct Ending<'a> {
     pub cwd: &'a Utf8Path,
 }
 
-impl Ending<'_> {
+impl PlayedSession<'_> {
     /// Draws the timeline, and saves it where a person wants that.
-    pub async fn show(&self, signals: &mut mpsc::Receiver<Signal>) -> Result<(), Failure> {
+    pub async fn show(&self, signals: &mut mpsc::Receiver<OutsideSignal>) -> Result<(), Failure> {
         let timeline = trace::read(self.paths)?;
         let columns = usize::from(self.columns).min(WIDEST);
         let widest = timeline.chart(0).rows.iter().map(|row| width(&name(row))).max().unwrap_or(0);
         let names = widest.min(NAMES).min(columns / 2);
         let chart = timeline.chart(columns.saturating_sub(names + 1));
-        let drawn = Drawing { shades: self.shades, names }.draw(&chart, &Counts::of(self.paths));
+        let drawn = TimelineDrawing { shades: self.shades, names }.draw(&chart, &DemoCounts::of(self.paths));
         let failed = |error: std::io::Error| Failure::failed(format!("the terminal: {error}"));
         screen::command_terminal(&[drawn.as_bytes()]).map_err(failed)?;
         let picture = free(self.cwd);
@@ -75,13 +75,13 @@ fn name(row: &ChartRow) -> String {
 }
 
 /// A chart as bytes for a terminal.
-struct Drawing {
+struct TimelineDrawing {
     shades: Shades,
     names: usize,
 }
 
-impl Drawing {
-    fn draw(&self, chart: &Chart, counts: &Counts) -> String {
+impl TimelineDrawing {
+    fn draw(&self, chart: &Chart, counts: &DemoCounts) -> String {
         let mut out =
             format!("\r\n{}\r\n\r\n", self.styled("1", &format!("Who did what, in {}", chart.took)));
         for row in &chart.rows {
@@ -93,10 +93,10 @@ impl Drawing {
             out.push_str("\r\n");
         }
         let legend = [
-            (Cell::Model, "model writes"),
-            (Cell::Tool, "tool runs"),
-            (Cell::Asks, "asks you"),
-            (Cell::Waits, "waits"),
+            (ChartCell::Model, "model writes"),
+            (ChartCell::Tool, "tool runs"),
+            (ChartCell::Asks, "asks you"),
+            (ChartCell::Waits, "waits"),
         ];
         let legend = legend.map(|(cell, words)| {
             let (sign, style) = self.look(cell);
@@ -112,14 +112,14 @@ impl Drawing {
     }
 
     /// The sign of a cell, which is another one for each also without colours, and how it is drawn.
-    fn look(&self, cell: Cell) -> (&'static str, &'static str) {
+    fn look(&self, cell: ChartCell) -> (&'static str, &'static str) {
         let is_dark = self.shades == Shades::Dark;
         match cell {
-            Cell::Nothing => (" ", ""),
-            Cell::Waits => ("─", "2"),
-            Cell::Model => ("▇", if is_dark { "96" } else { "34" }),
-            Cell::Tool => ("▒", if is_dark { "92" } else { "32" }),
-            Cell::Asks => ("?", if is_dark { "1;93" } else { "1;35" }),
+            ChartCell::Nothing => (" ", ""),
+            ChartCell::Waits => ("─", "2"),
+            ChartCell::Model => ("▇", if is_dark { "96" } else { "34" }),
+            ChartCell::Tool => ("▒", if is_dark { "92" } else { "32" }),
+            ChartCell::Asks => ("?", if is_dark { "1;93" } else { "1;35" }),
         }
     }
 

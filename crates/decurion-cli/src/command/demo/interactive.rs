@@ -14,16 +14,16 @@ use decurion_exec::keeper::{self, Leash};
 use decurion_model::pace::Pace;
 use decurion_protocol::{Place, SessionId};
 use decurion_store::{Archive, Found};
-use decurion_tui::terminal::Terminal;
+use decurion_tui::terminal::OwnedTerminal;
 use decurion_tui::theme::Shades;
 use decurion_tui::view::status::Windows;
-use decurion_tui::{Ended, Signal};
+use decurion_tui::{FrontEndEnd, OutsideSignal};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::ending::{self, Ending};
+use super::ending::{self, PlayedSession};
 use super::player::{Played, Player};
-use super::stage::{self, Stage};
+use super::stage::{self, DemoStage};
 use super::temporary;
 use crate::command::interact::leave::{Exits, open};
 use crate::command::interact::{self, Owner, Screening, Surroundings, library, look, show, signals};
@@ -42,9 +42,9 @@ pub fn keep(keep: bool) -> Result<u8, Failure> {
         ["demo", "--kept-by", &keeper, "--folder", path.as_str()].map(OsString::from).into();
     arguments.extend(keep.then(|| "--keep".into()));
     let code = match interact::keep_with(&arguments)? {
-        keeper::Ending::Exited(code) => code,
-        keeper::Ending::WentOn => 0,
-        keeper::Ending::Killed { signal, held } => {
+        keeper::ChildEnding::Exited(code) => code,
+        keeper::ChildEnding::WentOn => 0,
+        keeper::ChildEnding::Killed { signal, held } => {
             interact::give_back_terminal(held);
             note(format!("the demo was killed by signal {signal}"));
             u8::try_from(128 + signal).unwrap_or(FAILED)
@@ -94,7 +94,7 @@ fn run_in(keeper: i32, folder: &Utf8Path) -> Result<u8, Failure> {
         ("CLAUDE_CONFIG_DIR", shared.as_str()),
         ("TMPDIR", temporary.as_str()),
     ]);
-    let stage = Stage::new(folder, environment)?;
+    let stage = DemoStage::new(folder, environment)?;
     block_on(async {
         let mut signals = signals(true).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
         // Keys of a person at the terminal go to the player, and may ask for an end too.
@@ -128,19 +128,19 @@ fn keep_theme(cwd: &Utf8Path, own: &Environment, state: &Utf8Path) -> Result<(),
 }
 
 /// What was shown, and how that ended.
-struct Shown {
-    ended: Ended,
+struct ShownDemo {
+    ended: FrontEndEnd,
     played: Option<Played>,
     session: SessionId,
     shades: Shades,
 }
 
 async fn play(
-    stage: &Stage,
+    stage: &DemoStage,
     leash: Leash,
-    wishes: mpsc::Sender<Signal>,
-    wished: &mut mpsc::Receiver<Signal>,
-) -> Result<Shown, Failure> {
+    wishes: mpsc::Sender<OutsideSignal>,
+    wished: &mut mpsc::Receiver<OutsideSignal>,
+) -> Result<ShownDemo, Failure> {
     stage.make_repository().await?;
     let pace = Pace::default();
     let (engine, agents) = stage.engine(stage::WATCHED, pace.clone());
@@ -173,31 +173,32 @@ async fn play(
     let ended = ended.map_err(|error| Failure::failed(format!("the terminal: {error}")))?;
     // If a signal ended it, the player still plays.
     let played = if playing.is_finished() { playing.await.ok() } else { None };
-    Ok(Shown { ended, played, session, shades })
+    Ok(ShownDemo { ended, played, session, shades })
 }
 
 /// Says how it ended, and gives the exit code.
 async fn conclude(
-    stage: &Stage,
-    shown: Shown,
-    (cwd, wished): (&Utf8Path, &mut mpsc::Receiver<Signal>),
+    stage: &DemoStage,
+    shown: ShownDemo,
+    (cwd, wished): (&Utf8Path, &mut mpsc::Receiver<OutsideSignal>),
 ) -> Result<u8, Failure> {
     match (&shown.ended, shown.played) {
-        (Ended::By(Signal::Hangup), _) => return Ok(HANGUP),
-        (Ended::By(_), Some(Played::Left)) => {
+        (FrontEndEnd::By(OutsideSignal::Hangup), _) => return Ok(HANGUP),
+        (FrontEndEnd::By(_), Some(Played::Left)) => {
             ending::invite();
             return Ok(0);
         }
-        (Ended::By(Signal::Interrupt), _) => return Ok(130),
-        (Ended::By(_), _) => return Ok(143),
-        (Ended::Over, _) => return Err(Failure::failed("the demo's session ended by itself")),
-        (Ended::Left | Ended::Kept(..) | Ended::Next(_), _) => {}
+        (FrontEndEnd::By(OutsideSignal::Interrupt), _) => return Ok(130),
+        (FrontEndEnd::By(_), _) => return Ok(143),
+        (FrontEndEnd::Over, _) => return Err(Failure::failed("the demo's session ended by itself")),
+        (FrontEndEnd::Left | FrontEndEnd::Kept(..) | FrontEndEnd::Next(_), _) => {}
     }
     let passed = stage.test_passes().await?;
     let archive = stage.loaded.paths.state.clone().map(Archive::new);
     let found = archive.and_then(|archive| archive.find(shown.session, &[]));
     if let Some(Found::Ours(paths)) = found {
-        let ending = Ending { paths: &paths, shades: shown.shades, columns: Terminal::size().0, cwd };
+        let ending =
+            PlayedSession { paths: &paths, shades: shown.shades, columns: OwnedTerminal::size().0, cwd };
         ending.show(wished).await?;
     }
     if !passed {

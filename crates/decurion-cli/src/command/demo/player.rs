@@ -9,9 +9,9 @@ use std::time::Duration;
 use decurion_model::pace::Pace;
 use decurion_protocol::link::BoxStream;
 use decurion_protocol::{Envelope, SessionView};
-use decurion_tui::app::{Caption, Input};
+use decurion_tui::app::{AppInput, Caption};
 use decurion_tui::event::{Event as Happening, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use decurion_tui::{Between, Signal};
+use decurion_tui::{Between, OutsideSignal};
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
@@ -43,9 +43,9 @@ pub enum Played {
 
 pub struct Player {
     typed: mpsc::Receiver<Happening>,
-    given: mpsc::Sender<Input>,
+    given: mpsc::Sender<AppInput>,
     /// Where a wish to leave goes.
-    signals: mpsc::Sender<Signal>,
+    signals: mpsc::Sender<OutsideSignal>,
     events: BoxStream<'static, Arc<Envelope>>,
     view: SessionView,
     /// Whether the agent has begun to work.
@@ -59,7 +59,7 @@ impl Player {
     /// One who hears these events, and what stands between the terminal and the screen then.
     pub fn new(
         events: BoxStream<'static, Arc<Envelope>>,
-        signals: mpsc::Sender<Signal>,
+        signals: mpsc::Sender<OutsideSignal>,
         pace: Pace,
     ) -> (Self, Between) {
         let (to_player, typed) = mpsc::channel(64);
@@ -82,7 +82,7 @@ impl Player {
             return Played::Out;
         }
         // Running work is stopped then, without a question.
-        let _ = self.signals.try_send(Signal::Terminate);
+        let _ = self.signals.try_send(OutsideSignal::Terminate);
         Played::Left
     }
 
@@ -167,11 +167,11 @@ impl Player {
     async fn say(&mut self, words: &str) -> Option<()> {
         let keys = if self.is_fast { FAST_KEYS } else { KEYS };
         let caption = Caption { words: words.to_owned(), keys: keys.to_owned() };
-        self.given.send(Input::Caption(caption)).await.ok()
+        self.given.send(AppInput::Caption(caption)).await.ok()
     }
 
     async fn press(&mut self, code: KeyCode, modifiers: KeyModifiers) -> Option<()> {
-        self.given.send(Input::Key(KeyEvent::new(code, modifiers))).await.ok()
+        self.given.send(AppInput::Key(KeyEvent::new(code, modifiers))).await.ok()
     }
 
     /// Waits so long, at the pace of the demo.
@@ -215,7 +215,7 @@ impl Player {
                 Happening::Key(key) if key.kind == KeyEventKind::Release => {}
                 Happening::Key(key) if leaves(&key) => return None,
                 Happening::Key(key) if suspends(&key) => {
-                    let _ = self.given.try_send(Input::Key(key));
+                    let _ = self.given.try_send(AppInput::Key(key));
                 }
                 Happening::Key(_) | Happening::Paste(_) => {
                     self.is_fast = true;

@@ -13,7 +13,7 @@ use decurion_exec::{Capture, CaptureBounds, Guard, Launch};
 use decurion_model::pace::Pace;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    AgentDefinition, Limits, Mode, Persistence, Rule, OpenSession, Start, ToolSelection,
+    AgentDefinition, Limits, Mode, OpenSession, Persistence, Rule, Start, ToolSelection,
 };
 
 use super::no_folder;
@@ -38,7 +38,7 @@ const FILES: [(&str, &str); 2] =
     [("slug.sh", include_str!("../../demo/slug.sh")), ("test.sh", include_str!("../../demo/test.sh"))];
 
 /// The repository, and what a session in it needs.
-pub struct Stage {
+pub struct DemoStage {
     pub repository: Utf8PathBuf,
     /// The environment of everything that runs there.
     pub environment: Environment,
@@ -46,7 +46,7 @@ pub struct Stage {
     guard: Guard,
 }
 
-impl Stage {
+impl DemoStage {
     /// One in this folder.
     pub fn new(folder: &Utf8Path, environment: Environment) -> Result<Self, Failure> {
         let repository = folder.join("repository");
@@ -61,7 +61,7 @@ impl Stage {
     pub fn engine(&self, script: &'static str, pace: Pace) -> (Engine, Vec<Arc<AgentDefinition>>) {
         let models = Configured::new(Arc::clone(&self.loaded), Some(MODEL)).with_embedded(script, pace);
         let plugins = Plugins::default();
-        let agents = Arc::new(definitions::Live::new(&self.loaded, None, &plugins));
+        let agents = Arc::new(definitions::LiveDefinitions::new(&self.loaded, None, &plugins));
         let given = wire::Given {
             models: Arc::new(models),
             agents: Arc::clone(&agents) as Arc<dyn Definitions>,

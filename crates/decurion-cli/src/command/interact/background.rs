@@ -4,7 +4,7 @@
 use decurion_exec::keeper::Leash;
 use decurion_protocol::{Command, Event, Link, Request, RequestId, SessionId, SessionView};
 use decurion_serve::socket::Listener;
-use decurion_tui::Signal;
+use decurion_tui::OutsideSignal;
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
@@ -19,7 +19,7 @@ pub async fn go_on(
     door: Option<Listener>,
     leash: Leash,
     session: SessionId,
-    mut signals: mpsc::Receiver<Signal>,
+    mut signals: mpsc::Receiver<OutsideSignal>,
     view: SessionView,
 ) -> Result<u8, Failure> {
     let Some(door) = door else {
@@ -62,8 +62,8 @@ pub async fn go_on(
             Ok(()) = clients.changed() => {}
             signal = signals.recv() => match signal {
                 // The terminal is gone, and with it what it could want.
-                Some(Signal::Hangup | Signal::Suspend) => {}
-                Some(Signal::Interrupt | Signal::Terminate) | None => break,
+                Some(OutsideSignal::Hangup | OutsideSignal::Suspend) => {}
+                Some(OutsideSignal::Interrupt | OutsideSignal::Terminate) | None => break,
             },
         }
     }

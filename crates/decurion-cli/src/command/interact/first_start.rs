@@ -5,8 +5,8 @@ use camino::Utf8Path;
 use decurion_config::{Candidate, Environment, Loaded, Paths, ProviderKind, Trust, TrustState};
 use decurion_tui::form::Tone;
 
-use super::form::{Choice, Chosen, Form};
-use super::setup::{self, Wanted};
+use super::form::{FormAnswer, FormRow, Questions};
+use super::setup::{self, WantedProvider};
 use crate::discover;
 use crate::report::{Failure, visible};
 use crate::screen;
@@ -35,7 +35,7 @@ pub fn somebody() -> bool {
 }
 
 /// The reason to ask for a provider.
-pub enum Why<'a> {
+pub enum SetupReason<'a> {
     First,
     /// The one that is configured cannot be used.
     Problem(&'a Failure),
@@ -45,24 +45,24 @@ pub enum Why<'a> {
 
 /// Asks for a provider until one is set up, or the person leaves.
 pub async fn choose(
-    form: &mut Form,
+    form: &mut Questions,
     (paths, environment): (&Paths, &Environment),
     candidates: &[Candidate],
-    why: Why<'_>,
+    why: SetupReason<'_>,
 ) -> Result<Begin, Failure> {
     // One that is set and does not work is not offered.
-    let offers_key = !matches!(why, Why::Problem(_));
+    let offers_key = !matches!(why, SetupReason::Problem(_));
     let title = match why {
-        Why::First => {
+        SetupReason::First => {
             form.say(Tone::Plain, "Welcome to Decurion. No model is configured yet.")?;
             "Choose a model provider:".to_owned()
         }
-        Why::Problem(problem) => {
+        SetupReason::Problem(problem) => {
             form.say_failure(problem)?;
             form.say(Tone::Plain, "")?;
             "Set up a model again:".to_owned()
         }
-        Why::Wished(now) => {
+        SetupReason::Wished(now) => {
             let now = now.map(|now| format!(" (now: {})", visible(now))).unwrap_or_default();
             format!("Choose a model provider{now}:")
         }
@@ -70,36 +70,34 @@ pub async fn choose(
     loop {
         let found = discover::find_all(candidates);
         let mut rows = vec![
-            Choice::new("anthropic", "Anthropic", "with an API key"),
-            Choice::new("openai", "OpenAI", "with an API key"),
+            FormRow::new("anthropic", "Anthropic", "with an API key"),
+            FormRow::new("openai", "OpenAI", "with an API key"),
         ];
-        rows.extend(
-            found.iter().map(|local| {
-                Choice::new(&local.base_url, local.name, format!("running at {}", local.base_url))
-            }),
-        );
-        rows.push(Choice::new(
+        rows.extend(found.iter().map(|local| {
+            FormRow::new(&local.base_url, local.name, format!("running at {}", local.base_url))
+        }));
+        rows.push(FormRow::new(
             "server",
             "Another server",
             "OpenAI-compatible: its address, and a key if it needs one",
         ));
         if found.is_empty() {
-            rows.push(Choice::new(
+            rows.push(FormRow::new(
                 "look",
                 "A local server",
                 "Ollama, llama.cpp, LM Studio or vLLM; none is running",
             ));
         }
-        if !matches!(why, Why::Wished(_)) {
-            rows.push(Choice::new("demo", "Demo", "see it work first, offline and without a key"));
+        if !matches!(why, SetupReason::Wished(_)) {
+            rows.push(FormRow::new("demo", "Demo", "see it work first, offline and without a key"));
         }
-        let Some(Chosen::Row(id)) = form.choose(&title, &rows, 0, None).await? else {
+        let Some(FormAnswer::Row(id)) = form.choose(&title, &rows, 0, None).await? else {
             return Ok(Begin::Leave);
         };
         let wanted = match id.as_str() {
-            "anthropic" => Wanted::Kind(ProviderKind::Anthropic, offers_key),
-            "openai" => Wanted::Kind(ProviderKind::OpenAi, offers_key),
-            "server" => Wanted::Server,
+            "anthropic" => WantedProvider::Kind(ProviderKind::Anthropic, offers_key),
+            "openai" => WantedProvider::Kind(ProviderKind::OpenAi, offers_key),
+            "server" => WantedProvider::Server,
             "demo" => return Ok(Begin::Demo),
             "look" => {
                 let question = "Start it (for example `ollama serve`), then press Enter: ";
@@ -109,7 +107,7 @@ pub async fn choose(
                 continue;
             }
             address => match found.into_iter().find(|local| local.base_url == address) {
-                Some(local) => Wanted::Local(local),
+                Some(local) => WantedProvider::Local(local),
                 None => continue,
             },
         };
@@ -121,17 +119,17 @@ pub async fn choose(
 }
 
 /// Asks what to do about settings of the user's that cannot be read.
-pub async fn correct(form: &mut Form, file: &Utf8Path, problem: &Failure) -> Result<Begin, Failure> {
+pub async fn correct(form: &mut Questions, file: &Utf8Path, problem: &Failure) -> Result<Begin, Failure> {
     form.say_failure(problem)?;
     let rows = [
-        Choice::new("again", "Try again", "once it is corrected, in another terminal or an editor"),
-        Choice::new("aside", "Move the file aside", "and set up again; nothing in it is lost"),
-        Choice::new("quit", "Quit", ""),
+        FormRow::new("again", "Try again", "once it is corrected, in another terminal or an editor"),
+        FormRow::new("aside", "Move the file aside", "and set up again; nothing in it is lost"),
+        FormRow::new("quit", "Quit", ""),
     ];
     let question = format!("What about {}?", visible(file.as_str()));
     match form.choose(&question, &rows, 0, None).await? {
-        Some(Chosen::Row(id)) if id == "again" => Ok(Begin::LookAgain),
-        Some(Chosen::Row(id)) if id == "aside" => {
+        Some(FormAnswer::Row(id)) if id == "again" => Ok(Begin::LookAgain),
+        Some(FormAnswer::Row(id)) if id == "aside" => {
             let free = |path: &String| !Utf8Path::new(path).exists();
             let aside = (1..1_000).map(|count| format!("{file}.broken{count}")).find(free);
             let aside = aside.ok_or_else(|| Failure::failed(format!("too many broken copies of {file}")))?;
@@ -154,7 +152,7 @@ pub fn is_undecided(loaded: &Loaded) -> bool {
 
 /// Shows what this folder's files would do and asks whether they may; remembers either answer. Without an answer the
 /// question comes again next time.
-pub async fn trust(form: &mut Form, loaded: &Loaded) -> Result<bool, Failure> {
+pub async fn trust(form: &mut Questions, loaded: &Loaded) -> Result<bool, Failure> {
     let since = match loaded.trust {
         TrustState::Untrusted { changed: true, .. } => " They have changed since you trusted them.",
         _ => "",
@@ -168,11 +166,13 @@ pub async fn trust(form: &mut Form, loaded: &Loaded) -> Result<bool, Failure> {
     }
     form.say(Tone::Plain, "")?;
     let rows = [
-        Choice::new("no", "No, continue without them", "`decurion trust` changes that"),
-        Choice::new("yes", "Yes, trust this folder", "you'll be asked again if any of this changes"),
+        FormRow::new("no", "No, continue without them", "`decurion trust` changes that"),
+        FormRow::new("yes", "Yes, trust this folder", "you'll be asked again if any of this changes"),
     ];
     let question = format!("Trust {}?", visible(loaded.paths.root.as_str()));
-    let Some(Chosen::Row(answer)) = form.choose(&question, &rows, 0, None).await? else { return Ok(false) };
+    let Some(FormAnswer::Row(answer)) = form.choose(&question, &rows, 0, None).await? else {
+        return Ok(false);
+    };
     let (mut trust, _) = Trust::open(&loaded.paths);
     let (root, parts) = (&loaded.paths.root, &loaded.project_parts);
     let recorded = match answer.as_str() {

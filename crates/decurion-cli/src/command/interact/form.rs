@@ -4,10 +4,10 @@
 use std::io::{BufRead as _, Write as _};
 
 use decurion_config::Environment;
-use decurion_tui::Signal;
+use decurion_tui::OutsideSignal;
 use decurion_tui::form::{self, Tone, characters};
-use decurion_tui::list::{List, Offer, Row};
-use decurion_tui::plain::Lines;
+use decurion_tui::list::{ChoiceList, ListRow, Offer};
+use decurion_tui::plain::StdinLines;
 use decurion_tui::terminal;
 use decurion_tui::theme::Shades;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
@@ -16,24 +16,24 @@ use tokio::sync::mpsc;
 use crate::report::Failure;
 use crate::screen;
 
-pub enum Form {
+pub enum Questions {
     /// With arrow keys; and whether there is nothing else that an interrupt could end.
-    Drawn(Box<form::Form>, bool),
+    Drawn(Box<form::TerminalForm>, bool),
     /// In lines that stay.
-    Lines(Typed),
+    Lines(TypedAnswers),
 }
 
 /// The lines that a person types.
-pub struct Typed {
-    lines: Lines,
+pub struct TypedAnswers {
+    lines: StdinLines,
     /// Those that are listened to already; without any, a signal does what it does to every program.
-    signals: Option<mpsc::Receiver<Signal>>,
+    signals: Option<mpsc::Receiver<OutsideSignal>>,
     /// The one that ended the questions.
-    by: Option<Signal>,
+    by: Option<OutsideSignal>,
 }
 
-impl Typed {
-    pub fn new(lines: Lines, signals: Option<mpsc::Receiver<Signal>>) -> Self {
+impl TypedAnswers {
+    pub fn new(lines: StdinLines, signals: Option<mpsc::Receiver<OutsideSignal>>) -> Self {
         Self { lines, signals, by: None }
     }
 
@@ -50,11 +50,11 @@ impl Typed {
             tokio::select! {
                 biased;
                 signal = signal => match signal {
-                    Some(Signal::Suspend) => {
+                    Some(OutsideSignal::Suspend) => {
                         decurion_exec::foreground::stop_group();
                         print(question)?;
                     }
-                    signal => self.by = signal.or(Some(Signal::Terminate)),
+                    signal => self.by = signal.or(Some(OutsideSignal::Terminate)),
                 },
                 line = self.lines.next() => return Ok(line.map(|line| line.trim().to_owned())),
             }
@@ -82,7 +82,7 @@ impl Typed {
 }
 
 /// A row that can be chosen.
-pub struct Choice {
+pub struct FormRow {
     /// What it is known by.
     pub id: String,
     pub name: String,
@@ -90,13 +90,13 @@ pub struct Choice {
     pub note: String,
 }
 
-impl Choice {
+impl FormRow {
     pub fn new(id: impl Into<String>, name: impl Into<String>, note: impl Into<String>) -> Self {
         Self { id: id.into(), name: name.into(), note: note.into() }
     }
 }
 
-pub enum Chosen {
+pub enum FormAnswer {
     /// The row of this id.
     Row(String),
     /// What was written in place of a row.
@@ -108,16 +108,16 @@ fn gone(error: std::io::Error) -> Failure {
     Failure::failed(format!("the terminal cannot be read: {error}"))
 }
 
-impl Form {
+impl Questions {
     /// Takes the terminal. `signals` is the receiver, if signals are already being received.
     pub fn take(
         environment: &Environment,
         plain: bool,
-        signals: Option<mpsc::Receiver<Signal>>,
+        signals: Option<mpsc::Receiver<OutsideSignal>>,
     ) -> Result<Self, Failure> {
         let says = |name: &str| environment.get(name).unwrap_or_default();
         if plain || matches!(says("TERM"), "" | "dumb") {
-            return Ok(Self::Lines(Typed::new(Lines::of_stdin(), signals)));
+            return Ok(Self::Lines(TypedAnswers::new(StdinLines::of_stdin(), signals)));
         }
         let shades = if says("NO_COLOR").is_empty() {
             terminal::said().shades.unwrap_or_default()
@@ -125,22 +125,22 @@ impl Form {
             Shades::None
         };
         let is_all = signals.is_none();
-        let form = form::Form::take(shades, signals, decurion_exec::foreground::stop_group);
+        let form = form::TerminalForm::take(shades, signals, decurion_exec::foreground::stop_group);
         form.map(|form| Self::Drawn(Box::new(form), is_all)).map_err(gone)
     }
 
     /// Gives the terminal back, and the lines that were read from it. A signal that ended the questions is the end.
-    pub async fn end(self) -> Result<Option<Lines>, Failure> {
+    pub async fn end(self) -> Result<Option<StdinLines>, Failure> {
         let (by, is_all, lines) = match self {
             Self::Drawn(form, is_all) => (form.end().await, is_all, None),
-            Self::Lines(Typed { lines, by, .. }) => (by, false, Some(lines)),
+            Self::Lines(TypedAnswers { lines, by, .. }) => (by, false, Some(lines)),
         };
         let code = match by {
             // As it does before anything listens: without a word.
-            Some(Signal::Interrupt) if is_all => std::process::exit(130),
-            Some(Signal::Interrupt | Signal::Suspend) | None => return Ok(lines),
-            Some(Signal::Hangup) => 129,
-            Some(Signal::Terminate) => 143,
+            Some(OutsideSignal::Interrupt) if is_all => std::process::exit(130),
+            Some(OutsideSignal::Interrupt | OutsideSignal::Suspend) | None => return Ok(lines),
+            Some(OutsideSignal::Hangup) => 129,
+            Some(OutsideSignal::Terminate) => 143,
         };
         Err(Failure { message: "interrupted by a signal".to_owned(), hints: Vec::new(), code })
     }
@@ -167,10 +167,10 @@ impl Form {
     pub async fn choose(
         &mut self,
         title: &str,
-        rows: &[Choice],
+        rows: &[FormRow],
         usual: usize,
         other: Option<&'static str>,
-    ) -> Result<Option<Chosen>, Failure> {
+    ) -> Result<Option<FormAnswer>, Failure> {
         match self {
             Self::Drawn(form, _) => draw_list(form, title, rows, usual, other).await.map_err(gone),
             Self::Lines(typed) => print_list(typed, title, rows, usual, other).await,
@@ -221,12 +221,12 @@ const OTHER: char = 'o';
 const FEW: usize = 9;
 
 async fn draw_list(
-    form: &mut form::Form,
+    form: &mut form::TerminalForm,
     title: &str,
-    rows: &[Choice],
+    rows: &[FormRow],
     usual: usize,
     other: Option<&'static str>,
-) -> std::io::Result<Option<Chosen>> {
+) -> std::io::Result<Option<FormAnswer>> {
     let mut offers = vec![Offer::row('\n', "select")];
     if rows.len() > FEW {
         offers.push(Offer::all(FILTER, "filter").asking("filter"));
@@ -234,7 +234,7 @@ async fn draw_list(
     if let Some(other) = other {
         offers.push(Offer::all(OTHER, "other").asking(other));
     }
-    let row = |(at, choice): (usize, &Choice)| Row {
+    let row = |(at, choice): (usize, &FormRow)| ListRow {
         id: choice.id.clone(),
         name: if at < FEW { format!("{}. {}", at + 1, choice.name) } else { format!("   {}", choice.name) },
         note: choice.note.clone(),
@@ -242,9 +242,9 @@ async fn draw_list(
         details: Vec::new(),
     };
     let with = |part: &str| {
-        let fits = |choice: &&Choice| choice.name.to_lowercase().contains(&part.to_lowercase());
+        let fits = |choice: &&FormRow| choice.name.to_lowercase().contains(&part.to_lowercase());
         let rows = rows.iter().filter(fits).enumerate().map(row).collect();
-        List::new(title, rows, &offers, "nothing fits; / filters again")
+        ChoiceList::new(title, rows, &offers, "nothing fits; / filters again")
     };
     let mut list = with("");
     list.chosen = usual;
@@ -252,25 +252,25 @@ async fn draw_list(
         match form.choose(&mut list).await? {
             None => return Ok(None),
             Some((FILTER, _, part)) => list = with(&part),
-            Some((OTHER, _, words)) => return Ok(Some(Chosen::Written(words))),
+            Some((OTHER, _, words)) => return Ok(Some(FormAnswer::Written(words))),
             Some((_, id, _)) => {
                 let chosen = rows.iter().find(|choice| choice.id == id);
                 if let Some(chosen) = chosen {
                     form.say(Tone::Faint, &format!("{title} {}", chosen.name))?;
                 }
-                return Ok(Some(Chosen::Row(id)));
+                return Ok(Some(FormAnswer::Row(id)));
             }
         }
     }
 }
 
 async fn print_list(
-    typed: &mut Typed,
+    typed: &mut TypedAnswers,
     title: &str,
-    rows: &[Choice],
+    rows: &[FormRow],
     usual: usize,
     other: Option<&'static str>,
-) -> Result<Option<Chosen>, Failure> {
+) -> Result<Option<FormAnswer>, Failure> {
     say!("{title}");
     for (at, choice) in rows.iter().enumerate() {
         let gap = if choice.note.is_empty() { "" } else { "  " };
@@ -285,8 +285,8 @@ async fn print_list(
         let number = if answer.is_empty() { Some(usual + 1) } else { answer.parse().ok() };
         let row = number.and_then(|number| rows.get(number.checked_sub(1)?));
         match row {
-            Some(row) => return Ok(Some(Chosen::Row(row.id.clone()))),
-            None if other.is_some() && number.is_none() => return Ok(Some(Chosen::Written(answer))),
+            Some(row) => return Ok(Some(FormAnswer::Row(row.id.clone()))),
+            None if other.is_some() && number.is_none() => return Ok(Some(FormAnswer::Written(answer))),
             None => say!("{:?} isn't one of the options.", crate::report::visible(&answer)),
         }
     }

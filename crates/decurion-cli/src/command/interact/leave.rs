@@ -5,9 +5,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use camino::Utf8PathBuf;
-use decurion_protocol::{Link, Mode, Place, SessionId, OpenSession, Start};
+use decurion_protocol::{Link, Mode, OpenSession, Place, SessionId, Start};
 use decurion_store::{Archive, Found};
-use decurion_tui::app::{Farewell, Next};
+use decurion_tui::app::{Farewell, NextSession};
 
 use crate::report::Failure;
 
@@ -72,7 +72,7 @@ impl Exits {
         }
     }
 
-    async fn turn_to(&self, next: &Next) -> Result<(), String> {
+    async fn turn_to(&self, next: &NextSession) -> Result<(), String> {
         if self.is_on_record() {
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl Exits {
 
 /// The request for the session that replaces this one. A continued conversation keeps its mode, and so does a new one;
 /// another session has its own. If the program was started without checks, that mode can be chosen later too.
-pub fn following(before: OpenSession, session: SessionId, next: &Next) -> OpenSession {
+pub fn following(before: OpenSession, session: SessionId, next: &NextSession) -> OpenSession {
     let bypass = before.bypass || before.mode == Some(Mode::BypassPermissions);
     let mut request = OpenSession { start: next.start.clone(), worktree: None, bypass, ..before };
     let goes_on = match next.start {

@@ -15,11 +15,11 @@ use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{AgentId, SessionId};
 use decurion_store::{Archive, Found};
 use decurion_tui::app::Farewell;
-use decurion_tui::port::{Desk, Draft, EditorEnd, Errand, Fruit};
+use decurion_tui::port::{EditorDraft, EditorEnd, FrontEndJob, FrontEndPort, JobResult};
 use serde_json::Value;
 
 use super::leave::Exits;
-use super::prompts::{Pen, Prompts};
+use super::prompts::{PromptHistory, PromptWriter};
 use super::records;
 use crate::wire;
 
@@ -39,15 +39,15 @@ const MOST_ERRORS: usize = 8;
 const INSTRUCTIONS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 
 /// What this program does.
-pub struct Program {
-    shared: Arc<Shared>,
-    prompts: Pen,
+pub struct TerminalProgram {
+    shared: Arc<JobContext>,
+    prompts: PromptWriter,
     /// The ways out of the session, where it is in this process.
     exits: Option<Arc<Exits>>,
 }
 
 /// What a program printed.
-struct Printed {
+struct CommandOutput {
     code: Option<i32>,
     text: String,
     /// Where that is apart.
@@ -55,7 +55,7 @@ struct Printed {
 }
 
 /// What errands need that outlive a call.
-struct Shared {
+struct JobContext {
     loaded: Arc<Loaded>,
     environment: Vec<(OsString, OsString)>,
     shell: Arc<[(OsString, OsString)]>,
@@ -66,16 +66,16 @@ struct Shared {
     session: SessionId,
 }
 
-impl Program {
+impl TerminalProgram {
     /// For this session, with the ways out of it where it is in this process.
     pub fn new(
         loaded: &Arc<Loaded>,
         environment: &Environment,
-        prompts: Prompts,
+        prompts: PromptHistory,
         (session, exits): (SessionId, Option<Arc<Exits>>),
     ) -> Self {
         let editor = environment.get("VISUAL").or(environment.get("EDITOR")).unwrap_or("vi").to_owned();
-        let shared = Shared {
+        let shared = JobContext {
             loaded: Arc::clone(loaded),
             environment: environment.pairs(),
             shell: wire::shell_environment(loaded, environment),
@@ -84,16 +84,16 @@ impl Program {
             front: Front::default(),
             session,
         };
-        Self { shared: Arc::new(shared), prompts: Pen::new(prompts), exits }
+        Self { shared: Arc::new(shared), prompts: PromptWriter::new(prompts), exits }
     }
 }
 
-impl Desk for Program {
+impl FrontEndPort for TerminalProgram {
     fn remember(&self, prompt: &str) {
         self.prompts.keep(prompt);
     }
 
-    fn edit(&self, draft: Draft) -> BoxFuture<'_, Result<String, String>> {
+    fn edit(&self, draft: EditorDraft) -> BoxFuture<'_, Result<String, String>> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             let written = tokio::task::spawn_blocking(move || shared.edit(&draft)).await;
@@ -103,9 +103,9 @@ impl Desk for Program {
 
     fn end_editor(&self, how: EditorEnd) {
         self.shared.front.end(match how {
-            EditorEnd::Terminate => foreground::End::Terminate,
-            EditorEnd::Hangup => foreground::End::Hangup,
-            EditorEnd::Kill => foreground::End::Kill,
+            EditorEnd::Terminate => foreground::EndRequest::Terminate,
+            EditorEnd::Hangup => foreground::EndRequest::Hangup,
+            EditorEnd::Kill => foreground::EndRequest::Kill,
         });
     }
 
@@ -122,12 +122,12 @@ impl Desk for Program {
         })
     }
 
-    fn run(&self, errand: Errand) -> BoxFuture<'static, Result<Fruit, String>> {
+    fn run(&self, errand: FrontEndJob) -> BoxFuture<'static, Result<JobResult, String>> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             match errand {
-                Errand::Program(words) => shared.own(words).await.map(Fruit::Text),
-                Errand::Status(facts) => shared.status(&facts).await.map(Fruit::Text),
+                FrontEndJob::Program(words) => shared.own(words).await.map(JobResult::Text),
+                FrontEndJob::Status(facts) => shared.status(&facts).await.map(JobResult::Text),
                 // These read and write files, which may be slow.
                 errand => tokio::task::spawn_blocking(move || shared.files(errand))
                     .await
@@ -137,23 +137,25 @@ impl Desk for Program {
     }
 }
 
-impl Shared {
+impl JobContext {
     fn cwd(&self) -> &Utf8Path {
         &self.loaded.paths.cwd
     }
 
-    fn files(&self, errand: Errand) -> Result<Fruit, String> {
+    fn files(&self, errand: FrontEndJob) -> Result<JobResult, String> {
         match errand {
-            Errand::Paths => Ok(Fruit::Paths(paths(self.cwd()))),
-            Errand::Memorize(line) => self.memorize(&line).map(Fruit::Text),
-            Errand::NewAgent(name) => self.new_agent(&name).map(Fruit::File),
-            Errand::Past(agent) => self.past(agent.as_ref()),
-            Errand::Memories => Ok(Fruit::Text(records::memories(&self.loaded))),
-            Errand::Folder(path) => records::directory(&self.loaded, &path).map(Fruit::File),
-            Errand::Export(file) => records::export(&self.loaded, self.session, &file).map(Fruit::Text),
-            Errand::Preview(id) => records::preview(&self.loaded, &id).map(Fruit::Text),
-            Errand::Theme(name) => self.keep_theme(&name).map(Fruit::Text),
-            Errand::Program(_) | Errand::Status(_) => Err("not about files".to_owned()),
+            FrontEndJob::Paths => Ok(JobResult::Paths(paths(self.cwd()))),
+            FrontEndJob::Memorize(line) => self.memorize(&line).map(JobResult::Text),
+            FrontEndJob::NewAgent(name) => self.new_agent(&name).map(JobResult::File),
+            FrontEndJob::Past(agent) => self.past(agent.as_ref()),
+            FrontEndJob::Memories => Ok(JobResult::Text(records::memories(&self.loaded))),
+            FrontEndJob::Folder(path) => records::directory(&self.loaded, &path).map(JobResult::File),
+            FrontEndJob::Export(file) => {
+                records::export(&self.loaded, self.session, &file).map(JobResult::Text)
+            }
+            FrontEndJob::Preview(id) => records::preview(&self.loaded, &id).map(JobResult::Text),
+            FrontEndJob::Theme(name) => self.keep_theme(&name).map(JobResult::Text),
+            FrontEndJob::Program(_) | FrontEndJob::Status(_) => Err("not about files".to_owned()),
         }
     }
 
@@ -165,7 +167,7 @@ impl Shared {
         if is_data {
             launch.output = Output::Separate;
         }
-        let Printed { code, mut text, errors } = self.printed(launch, PATIENCE).await?;
+        let CommandOutput { code, mut text, errors } = self.printed(launch, PATIENCE).await?;
         if is_data {
             // A warning is not a row. The reader of the rows reports other lines.
             for line in errors.lines().take(MOST_ERRORS) {
@@ -190,12 +192,12 @@ impl Shared {
             Launch::new("sh", self.cwd()).args(["-c", command.as_str()]).env(self.shell.to_vec());
         launch.stdin = Stdin::Bytes(facts.to_string().into_bytes());
         match self.printed(launch, STATUS_PATIENCE).await? {
-            Printed { code: Some(0), text, .. } => Ok(text.trim_end().to_owned()),
-            Printed { code, .. } => Err(format!("the command ended with {}", code.unwrap_or(-1))),
+            CommandOutput { code: Some(0), text, .. } => Ok(text.trim_end().to_owned()),
+            CommandOutput { code, .. } => Err(format!("the command ended with {}", code.unwrap_or(-1))),
         }
     }
 
-    async fn printed(&self, launch: Launch, patience: Duration) -> Result<Printed, String> {
+    async fn printed(&self, launch: Launch, patience: Duration) -> Result<CommandOutput, String> {
         let guard = self.guard.as_ref().ok_or("processes cannot be started in this run")?;
         let mut process = guard.start(launch).await.map_err(|error| error.to_string())?;
         let capture = || Capture::new(CaptureBounds::for_chars(MOST_PRINTED, 0));
@@ -210,13 +212,13 @@ impl Shared {
             let printed = capture.finish().render(MOST_PRINTED, MOST_PRINTED, 0);
             format!("{}{}\n", printed.head, printed.tail)
         };
-        Ok(Printed { code: exit.shell_code(), text: text(output), errors: text(errors) })
+        Ok(CommandOutput { code: exit.shell_code(), text: text(output), errors: text(errors) })
     }
 
     /// Lets a person write in their editor, at the terminal.
-    fn edit(&self, draft: &Draft) -> Result<String, String> {
+    fn edit(&self, draft: &EditorDraft) -> Result<String, String> {
         match draft {
-            Draft::File(path) => {
+            EditorDraft::File(path) => {
                 let path = Utf8Path::new(path);
                 // A person who edits a file of the project must not be led to another one.
                 if path.starts_with(&self.loaded.paths.root) {
@@ -227,7 +229,7 @@ impl Shared {
                 self.editor_on(path)?;
                 Ok(String::new())
             }
-            Draft::Text(text) => {
+            EditorDraft::Text(text) => {
                 let failed = |error: std::io::Error| format!("cannot write a file for the editor: {error}");
                 let mut file =
                     tempfile::Builder::new().prefix("prompt-").suffix(".md").tempfile().map_err(failed)?;
@@ -287,7 +289,7 @@ impl Shared {
     }
 
     /// What is on record of one conversation.
-    fn past(&self, agent: Option<&AgentId>) -> Result<Fruit, String> {
+    fn past(&self, agent: Option<&AgentId>) -> Result<JobResult, String> {
         let nothing = || "this session keeps no record".to_owned();
         let state = self.loaded.paths.state.as_deref().ok_or_else(nothing)?;
         let archive = Archive::new(state);
@@ -295,7 +297,7 @@ impl Shared {
         let mut past =
             archive.since(&paths, 0).map_err(|error| format!("cannot read the record: {error}"))?;
         past.retain(|envelope| envelope.agent.as_ref() == agent);
-        Ok(Fruit::Past(past))
+        Ok(JobResult::Past(past))
     }
 }
 

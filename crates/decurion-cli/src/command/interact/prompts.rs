@@ -25,19 +25,19 @@ const MOST_WAITING: usize = 64;
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// The prompts of a folder.
-pub struct Prompts {
+pub struct PromptHistory {
     file: Option<Utf8PathBuf>,
     cwd: Utf8PathBuf,
 }
 
 /// One line of the file.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct PromptLine {
     cwd: Utf8PathBuf,
     prompt: String,
 }
 
-impl Prompts {
+impl PromptHistory {
     /// Those of this folder.
     pub fn new(state: Option<&Utf8Path>, cwd: &Utf8Path) -> Self {
         Self { file: state.map(|state| state.join("prompts.jsonl")), cwd: cwd.to_owned() }
@@ -46,7 +46,7 @@ impl Prompts {
     /// What was written here before, the oldest first.
     pub fn earlier(&self) -> Vec<String> {
         let all = self.file.as_deref().and_then(|file| end(file).ok()).unwrap_or_default();
-        let kept = all.lines().filter_map(|line| serde_json::from_str::<Kept>(line).ok());
+        let kept = all.lines().filter_map(|line| serde_json::from_str::<PromptLine>(line).ok());
         let mut here: Vec<String> =
             kept.filter(|kept| kept.cwd == self.cwd).map(|kept| kept.prompt).collect();
         let from = here.len().saturating_sub(MOST);
@@ -59,7 +59,7 @@ impl Prompts {
         if prompt.len() > LONGEST {
             return;
         }
-        let kept = Kept { cwd: self.cwd.clone(), prompt: prompt.to_owned() };
+        let kept = PromptLine { cwd: self.cwd.clone(), prompt: prompt.to_owned() };
         let Ok(mut line) = serde_json::to_vec(&kept) else { return };
         line.push(b'\n');
         if let Err(error) = append(file, &line) {
@@ -69,14 +69,14 @@ impl Prompts {
 }
 
 /// Writes prompts on a separate thread, in their order: typing never waits for a disk.
-pub struct Pen {
+pub struct PromptWriter {
     prompts: Option<SyncSender<String>>,
     /// Says by its end that all are kept.
     ended: Mutex<Receiver<()>>,
 }
 
-impl Pen {
-    pub fn new(prompts: Prompts) -> Self {
+impl PromptWriter {
+    pub fn new(prompts: PromptHistory) -> Self {
         let (sender, given) = sync_channel::<String>(MOST_WAITING);
         let (ending, ended) = sync_channel(0);
         let write = move || {
@@ -99,7 +99,7 @@ impl Pen {
     }
 }
 
-impl Drop for Pen {
+impl Drop for PromptWriter {
     /// What was given is kept before the next session reads it, unless the disk hangs.
     fn drop(&mut self) {
         drop(self.prompts.take());
@@ -146,14 +146,15 @@ mod tests {
     fn prompts_of_a_folder_come_back_in_order_and_damage_costs_one_line() {
         let folder = tempfile::tempdir().unwrap();
         let state = Utf8Path::from_path(folder.path()).unwrap();
-        let (here, there) = (Prompts::new(Some(state), "/a".into()), Prompts::new(Some(state), "/b".into()));
+        let (here, there) =
+            (PromptHistory::new(Some(state), "/a".into()), PromptHistory::new(Some(state), "/b".into()));
         here.keep("one");
         there.keep("elsewhere");
         append(&state.join("prompts.jsonl"), b"{\"cwd\": \"/a\", \"pro\n").unwrap();
         here.keep("two\nlines");
         here.keep(&"x".repeat(LONGEST + 1));
         assert_eq!(here.earlier(), ["one", "two\nlines"]);
-        assert!(Prompts::new(None, "/a".into()).earlier().is_empty());
+        assert!(PromptHistory::new(None, "/a".into()).earlier().is_empty());
     }
 
     #[test]
@@ -161,9 +162,9 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let state = Utf8Path::from_path(folder.path()).unwrap();
-        let here = || Prompts::new(Some(state), "/a".into());
+        let here = || PromptHistory::new(Some(state), "/a".into());
         let given: Vec<String> = (0..MOST_WAITING).map(|number| number.to_string()).collect();
-        let pen = Pen::new(here());
+        let pen = PromptWriter::new(here());
         for prompt in &given {
             pen.keep(prompt);
         }
@@ -177,7 +178,7 @@ mod tests {
     fn the_file_does_not_grow_without_end() {
         let folder = tempfile::tempdir().unwrap();
         let state = Utf8Path::from_path(folder.path()).unwrap();
-        let here = Prompts::new(Some(state), "/a".into());
+        let here = PromptHistory::new(Some(state), "/a".into());
         let long = "y".repeat(LONGEST - 10);
         for _ in 0..100 {
             here.keep(&long);

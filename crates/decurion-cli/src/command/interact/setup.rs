@@ -7,17 +7,17 @@ use decurion_config::{
 };
 use decurion_model::ModelError;
 use decurion_model::catalog::{Catalog, conversational};
-use decurion_model::http::Http;
+use decurion_model::http::HttpClient;
 use decurion_tui::form::Tone;
 
 use super::first_start::Set;
-use super::form::{Choice, Chosen, Form};
+use super::form::{FormAnswer, FormRow, Questions};
 use crate::discover::Local;
 use crate::models::{answers, dialect, list};
 use crate::report::{Failure, visible};
 
 /// What a person wants to set up.
-pub enum Wanted {
+pub enum WantedProvider {
     /// The provider that this dialect is named after, and whether a key in the environment may be used for it.
     Kind(ProviderKind, bool),
     /// Another server that speaks OpenAI's.
@@ -27,7 +27,7 @@ pub enum Wanted {
 }
 
 /// Why the questions end before there is something to keep.
-enum Stop {
+enum SetupStop {
     /// The person gave up.
     GivenUp,
     /// They want other answers.
@@ -36,14 +36,14 @@ enum Stop {
     Failed(Failure),
 }
 
-impl From<Failure> for Stop {
+impl From<Failure> for SetupStop {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
 /// A provider that answers.
-struct Reached {
+struct ReachedProvider {
     provider: NewProvider,
     /// The models that it lists; empty where it has no list.
     models: Vec<String>,
@@ -52,10 +52,10 @@ struct Reached {
 /// Asks for a provider and its key, tries both, asks for the model, tries that and keeps them. None if the person gave up,
 /// and nothing was written.
 pub async fn provider(
-    form: &mut Form,
+    form: &mut Questions,
     paths: &Paths,
     environment: &Environment,
-    wanted: Wanted,
+    wanted: WantedProvider,
 ) -> Result<Option<Set>, Failure> {
     if paths.state.is_none() {
         return Err(Failure::usage("there is no home folder").hint("set DECURION_HOME"));
@@ -63,9 +63,9 @@ pub async fn provider(
     let (provider, model) = loop {
         match working(form, environment, &wanted).await {
             Ok(working) => break working,
-            Err(Stop::Change) => {}
-            Err(Stop::GivenUp) => return Ok(None),
-            Err(Stop::Failed(failure)) => return Err(failure),
+            Err(SetupStop::Change) => {}
+            Err(SetupStop::GivenUp) => return Ok(None),
+            Err(SetupStop::Failed(failure)) => return Err(failure),
         }
     };
     keep(form, paths, &provider)?;
@@ -75,28 +75,34 @@ pub async fn provider(
 
 /// A provider and its model, both tried.
 async fn working(
-    form: &mut Form,
+    form: &mut Questions,
     environment: &Environment,
-    wanted: &Wanted,
-) -> Result<(NewProvider, String), Stop> {
-    let Reached { provider, models } = reach(form, environment, wanted).await?;
+    wanted: &WantedProvider,
+) -> Result<(NewProvider, String), SetupStop> {
+    let ReachedProvider { provider, models } = reach(form, environment, wanted).await?;
     let model = choose_model(form, &provider, &models).await?;
     Ok((NewProvider { model: Some(model.clone()), ..provider }, model))
 }
 
 /// Asks until there is a provider that answers.
-async fn reach(form: &mut Form, environment: &Environment, wanted: &Wanted) -> Result<Reached, Stop> {
-    let http = Http::default();
+async fn reach(
+    form: &mut Questions,
+    environment: &Environment,
+    wanted: &WantedProvider,
+) -> Result<ReachedProvider, SetupStop> {
+    let http = HttpClient::default();
     let mut provider = questions(form, environment, wanted).await?;
     loop {
         let config = provider.config();
         let words = format!("Checking {}", host_of(&config.base_url));
-        let Some(listed) = form.wait(&words, list(&http, &config)).await? else { return Err(Stop::GivenUp) };
+        let Some(listed) = form.wait(&words, list(&http, &config)).await? else {
+            return Err(SetupStop::GivenUp);
+        };
         let error = match listed {
             Ok(models) => {
                 let key = if provider.key.is_some() { "The key works" } else { "The server answers" };
                 form.say(Tone::Good, &format!("✓ {key}: {}.", count(&models)))?;
-                return Ok(Reached { provider, models });
+                return Ok(ReachedProvider { provider, models });
             }
             // Where the key comes from was asked just now.
             Err(error) => error.with_key_source(None),
@@ -115,7 +121,7 @@ async fn reach(form: &mut Form, environment: &Environment, wanted: &Wanted) -> R
                     "The server does not list its models there. Is the address right? It often ends in /v1.",
                 )?;
                 if again(form, "Name the model").await? {
-                    return Ok(Reached { provider, models: Vec::new() });
+                    return Ok(ReachedProvider { provider, models: Vec::new() });
                 }
             }
             _ => {
@@ -139,24 +145,28 @@ fn host_of(url: &str) -> String {
 }
 
 /// Asks what to do about something that does not work; `yes` continues with the same answers.
-async fn again(form: &mut Form, yes: &str) -> Result<bool, Stop> {
+async fn again(form: &mut Questions, yes: &str) -> Result<bool, SetupStop> {
     let rows = [
-        Choice::new("yes", yes, ""),
-        Choice::new("change", "Change the answers", ""),
-        Choice::new("quit", "Back, without saving", ""),
+        FormRow::new("yes", yes, ""),
+        FormRow::new("change", "Change the answers", ""),
+        FormRow::new("quit", "Back, without saving", ""),
     ];
     match form.choose("What now?", &rows, 0, None).await? {
-        Some(Chosen::Row(id)) if id == "yes" => Ok(true),
-        Some(Chosen::Row(id)) if id == "change" => Err(Stop::Change),
-        _ => Err(Stop::GivenUp),
+        Some(FormAnswer::Row(id)) if id == "yes" => Ok(true),
+        Some(FormAnswer::Row(id)) if id == "change" => Err(SetupStop::Change),
+        _ => Err(SetupStop::GivenUp),
     }
 }
 
 /// The address, where it can be another one, and the key.
-async fn questions(form: &mut Form, environment: &Environment, wanted: &Wanted) -> Result<NewProvider, Stop> {
+async fn questions(
+    form: &mut Questions,
+    environment: &Environment,
+    wanted: &WantedProvider,
+) -> Result<NewProvider, SetupStop> {
     let own = |kind: ProviderKind| kind.name().to_owned();
     match wanted {
-        Wanted::Kind(kind, offers_key) => {
+        WantedProvider::Kind(kind, offers_key) => {
             // A gateway that everybody there goes through, and whose key it then is.
             let (name, given) = address_variable(environment, *kind).unzip();
             let address = given.and_then(|given| BaseUrl::parse(given).ok());
@@ -178,13 +188,13 @@ async fn questions(form: &mut Form, environment: &Environment, wanted: &Wanted) 
                 model: None,
             })
         }
-        Wanted::Server => {
+        WantedProvider::Server => {
             let address = address(form).await?;
             let key = optional_key(form, "API key (hidden; Enter for none): ").await?;
             let (name, kind) = (address.provider_name(), ProviderKind::OpenAi);
             Ok(NewProvider { name, kind, address: Some(address), key, key_variable: None, model: None })
         }
-        Wanted::Local(local) => {
+        WantedProvider::Local(local) => {
             let address = BaseUrl::parse(&local.base_url);
             let address = address.map_err(|expected| Failure::usage(format!("expected {expected}")))?;
             let kind = ProviderKind::OpenAi;
@@ -195,10 +205,10 @@ async fn questions(form: &mut Form, environment: &Environment, wanted: &Wanted) 
 }
 
 /// Asks where a server is until that can be kept.
-async fn address(form: &mut Form) -> Result<BaseUrl, Stop> {
+async fn address(form: &mut Questions) -> Result<BaseUrl, SetupStop> {
     loop {
         let given = form.line("Address (for example https://openrouter.ai/api/v1): ").await?;
-        let given = given.filter(|given| !given.is_empty()).ok_or(Stop::GivenUp)?;
+        let given = given.filter(|given| !given.is_empty()).ok_or(SetupStop::GivenUp)?;
         match BaseUrl::parse(&given) {
             Ok(address) => {
                 warn_clear_text(form, &address)?;
@@ -211,7 +221,7 @@ async fn address(form: &mut Form) -> Result<BaseUrl, Stop> {
     }
 }
 
-fn warn_clear_text(form: &mut Form, address: &BaseUrl) -> Result<(), Failure> {
+fn warn_clear_text(form: &mut Questions, address: &BaseUrl) -> Result<(), Failure> {
     if !address.is_clear_text() {
         return Ok(());
     }
@@ -221,26 +231,26 @@ fn warn_clear_text(form: &mut Form, address: &BaseUrl) -> Result<(), Failure> {
     )
 }
 
-async fn key(form: &mut Form) -> Result<Secret, Stop> {
-    optional_key(form, "API key (hidden; Enter to cancel): ").await?.ok_or(Stop::GivenUp)
+async fn key(form: &mut Questions) -> Result<Secret, SetupStop> {
+    optional_key(form, "API key (hidden; Enter to cancel): ").await?.ok_or(SetupStop::GivenUp)
 }
 
 /// Whether the key in this variable is to be used.
-async fn uses_variable(form: &mut Form, name: &str) -> Result<bool, Stop> {
+async fn uses_variable(form: &mut Questions, name: &str) -> Result<bool, SetupStop> {
     let rows = [
-        Choice::new("yes", "Yes", "the settings will name the variable; the key itself is not saved"),
-        Choice::new("no", "No, enter another key", ""),
+        FormRow::new("yes", "Yes", "the settings will name the variable; the key itself is not saved"),
+        FormRow::new("no", "No, enter another key", ""),
     ];
     match form.choose(&format!("{name} is set. Use it?"), &rows, 0, None).await? {
-        Some(Chosen::Row(id)) => Ok(id == "yes"),
-        _ => Err(Stop::GivenUp),
+        Some(FormAnswer::Row(id)) => Ok(id == "yes"),
+        _ => Err(SetupStop::GivenUp),
     }
 }
 
 /// A key; none if nothing was written.
-async fn optional_key(form: &mut Form, question: &str) -> Result<Option<Secret>, Stop> {
+async fn optional_key(form: &mut Questions, question: &str) -> Result<Option<Secret>, SetupStop> {
     loop {
-        let given = form.hidden(question).await?.ok_or(Stop::GivenUp)?;
+        let given = form.hidden(question).await?.ok_or(SetupStop::GivenUp)?;
         if given.trim().is_empty() {
             return Ok(None);
         }
@@ -252,32 +262,36 @@ async fn optional_key(form: &mut Form, question: &str) -> Result<Option<Secret>,
 }
 
 /// Asks for the model until it is one that answers.
-async fn choose_model(form: &mut Form, provider: &NewProvider, listed: &[String]) -> Result<String, Stop> {
+async fn choose_model(
+    form: &mut Questions,
+    provider: &NewProvider,
+    listed: &[String],
+) -> Result<String, SetupStop> {
     let known = conversational(listed);
     let usual = Catalog::choose(dialect(provider.kind), listed);
     let usual = usual.and_then(|usual| known.iter().position(|id| *id == usual));
-    let rows: Vec<Choice> = known
+    let rows: Vec<FormRow> = known
         .iter()
         .enumerate()
-        .map(|(at, id)| Choice::new(*id, visible(id), if Some(at) == usual { "recommended" } else { "" }))
+        .map(|(at, id)| FormRow::new(*id, visible(id), if Some(at) == usual { "recommended" } else { "" }))
         .collect();
     loop {
         let chosen = match rows.as_slice() {
-            [] => form.line("Model: ").await?.filter(|id| !id.is_empty()).map(Chosen::Written),
+            [] => form.line("Model: ").await?.filter(|id| !id.is_empty()).map(FormAnswer::Written),
             // There is nothing to choose.
-            [only] if provider.key.is_none() => Some(Chosen::Row(only.id.clone())),
+            [only] if provider.key.is_none() => Some(FormAnswer::Row(only.id.clone())),
             rows => form.choose("Model:", rows, usual.unwrap_or(0), Some("model id")).await?,
         };
         let id = match chosen {
-            None => return Err(Stop::GivenUp),
+            None => return Err(SetupStop::GivenUp),
             // That of a server on this machine may have to be loaded first, and costs nothing to have.
-            Some(Chosen::Row(id)) if provider.key.is_none() => return Ok(id),
-            Some(Chosen::Row(id) | Chosen::Written(id)) => id,
+            Some(FormAnswer::Row(id)) if provider.key.is_none() => return Ok(id),
+            Some(FormAnswer::Row(id) | FormAnswer::Written(id)) => id,
         };
         let words = format!("Checking {} with a short request", visible(&id));
-        let tried = form.wait(&words, answers(&Http::default(), &provider.config(), &id)).await?;
+        let tried = form.wait(&words, answers(&HttpClient::default(), &provider.config(), &id)).await?;
         match tried {
-            None => return Err(Stop::GivenUp),
+            None => return Err(SetupStop::GivenUp),
             Some(Ok(())) => {
                 form.say(Tone::Good, &format!("✓ {} answers.", visible(&id)))?;
                 return Ok(id);
@@ -293,7 +307,7 @@ async fn choose_model(form: &mut Form, provider: &NewProvider, listed: &[String]
 
 /// Says which variables win over what was saved when the program is started the next time.
 fn warn_overridden(
-    form: &mut Form,
+    form: &mut Questions,
     environment: &Environment,
     provider: &NewProvider,
 ) -> Result<(), Failure> {
@@ -318,7 +332,7 @@ fn warn_overridden(
     )
 }
 
-fn keep(form: &mut Form, paths: &Paths, provider: &NewProvider) -> Result<(), Failure> {
+fn keep(form: &mut Questions, paths: &Paths, provider: &NewProvider) -> Result<(), Failure> {
     paths.prepare().map_err(|problem| Failure::failed(problem.to_string()))?;
     let file = keep_provider(paths, provider).map_err(|error| {
         Failure::usage(format!("the provider is not saved: {error}"))

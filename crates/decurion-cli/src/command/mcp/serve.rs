@@ -11,16 +11,16 @@ use decurion_engine::{Definitions as _, Models as _};
 use decurion_protocol::{
     AgentDefinition, Intent, Limits, Mode, OpenSession, Persistence, Place, RuleSet, Start, Verdict,
 };
-use decurion_serve::{Lines, McpServe};
+use decurion_serve::{LineWriterQueue, McpServe};
 use decurion_tools::{Surroundings, Tool, ToolSpec};
 use serde_json::{Value, json};
 
 use crate::command::run::block_on;
-use crate::definitions::{self, Live};
+use crate::definitions::{self, LiveDefinitions};
 use crate::library::Shelf;
 use crate::models::Configured;
 use crate::report::{Failure, note};
-use crate::servers::{self, Flags};
+use crate::servers::{self, ServerFlags};
 use crate::{screen, wire};
 
 /// The tools that are offered.
@@ -51,9 +51,9 @@ pub fn run(model: Option<&str>, mode: Option<&str>, allowed: &[String]) -> Resul
     }
     loaded.choice()?;
     let plugins = Plugins::load(&loaded, &[]);
-    let live = Arc::new(Live::new(&loaded, None, &plugins));
+    let live = Arc::new(LiveDefinitions::new(&loaded, None, &plugins));
     live.announce()?;
-    let declared = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
+    let declared = servers::load(&loaded, &environment, &ServerFlags::default(), &plugins)?;
     declared.announce();
     let mcp = declared.into_parts(&loaded, &environment);
     let mut models = Configured::new(Arc::clone(&loaded), model).unwatched();
@@ -73,7 +73,7 @@ pub fn run(model: Option<&str>, mode: Option<&str>, allowed: &[String]) -> Resul
     let given = wire::Given { models, agents, mcp: Some(mcp), library: shelf, hooks, undecided };
     let engine = wire::engine(&loaded, &environment, given);
     let offer = offer(loaded, live, Arc::new(engine), fallback);
-    let lines = Lines::to(screen::stdout())
+    let lines = LineWriterQueue::to(screen::stdout())
         .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
     block_on(offer.serve(tokio::io::BufReader::new(tokio::io::stdin()), lines))?;
     Ok(0)
@@ -81,7 +81,7 @@ pub fn run(model: Option<&str>, mode: Option<&str>, allowed: &[String]) -> Resul
 
 fn offer(
     loaded: Arc<Loaded>,
-    live: Arc<Live>,
+    live: Arc<LiveDefinitions>,
     place: Arc<dyn Place>,
     fallback_model: Option<String>,
 ) -> McpServe {

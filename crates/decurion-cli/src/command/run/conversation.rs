@@ -6,10 +6,10 @@ use std::sync::Arc;
 use decurion_config::{Environment, Loaded};
 use decurion_exec::keeper::Leash;
 use decurion_tui::form::Tone;
-use decurion_tui::plain::Lines;
+use decurion_tui::plain::StdinLines;
 
-use super::super::interact::first_start::{self, Begin, Set, Why};
-use super::super::interact::form::Typed;
+use super::super::interact::first_start::{self, Begin, Set, SetupReason};
+use super::super::interact::form::TypedAnswers;
 use super::super::interact::{self, After, Left, LogIn, Surroundings, form, is_dumb};
 use super::{Decided, Prepared, block_on, load};
 use crate::args::RunArgs;
@@ -59,19 +59,19 @@ pub fn hold(
 fn log_in(
     loaded: &Loaded,
     environment: &Environment,
-    lines: Option<Lines>,
+    lines: Option<StdinLines>,
     kept: bool,
-) -> Result<(Option<Set>, Option<Lines>), Failure> {
+) -> Result<(Option<Set>, Option<StdinLines>), Failure> {
     let around = (&loaded.paths, environment);
     let (begin, lines) = block_on(async {
         let signals =
             interact::signals(kept).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
         let mut form = match lines {
-            Some(lines) => form::Form::Lines(Typed::new(lines, Some(signals))),
-            None => form::Form::take(environment, false, Some(signals))?,
+            Some(lines) => form::Questions::Lines(TypedAnswers::new(lines, Some(signals))),
+            None => form::Questions::take(environment, false, Some(signals))?,
         };
         form.say(Tone::Plain, "")?;
-        let why = Why::Wished(loaded.settings.model.as_deref());
+        let why = SetupReason::Wished(loaded.settings.model.as_deref());
         let asked = first_start::choose(&mut form, around, loaded.providers.candidates(), why).await;
         let lines = form.end().await?;
         Ok::<_, Failure>((asked?, lines))

@@ -13,9 +13,9 @@ use decurion_serve::progress::one_line;
 use futures_util::StreamExt as _;
 use serde_json::json;
 
-use super::overview::{Folded, Overview};
+use super::overview::{Overview, TaskOverview};
 use super::print::{line, plain, write};
-use super::session::Chosen;
+use super::session::ChosenSession;
 use crate::report::{Failure, note};
 
 /// How often a command's file is looked at.
@@ -24,12 +24,12 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 const CHUNK: usize = 64 << 10;
 
 /// Prints a task's output until it ends, or what there is of it where its session is not live.
-pub async fn follow(chosen: Chosen, id: &str, json: bool) -> Result<u8, Failure> {
+pub async fn follow(chosen: ChosenSession, id: &str, json: bool) -> Result<u8, Failure> {
     let Some(paths) = &chosen.record else {
         return Err(Failure::failed(format!("session {} keeps no transcript to follow", chosen.id)));
     };
     let mut past = Vec::new();
-    let folded = Folded::read_and(paths, &mut |envelope| {
+    let folded = TaskOverview::read_and(paths, &mut |envelope| {
         if envelope.agent.is_some() && is_shown(&envelope.event) {
             past.push(envelope.clone());
         }
@@ -37,10 +37,10 @@ pub async fn follow(chosen: Chosen, id: &str, json: bool) -> Result<u8, Failure>
     let task = known(&chosen, &folded, id)?;
     let row = folded.table.row(&task).ok_or_else(|| Failure::failed("no such task"))?;
     let what = match row.agent() {
-        Some(agent) => What::Agent(agent),
-        None => What::Command(Tail::new(row.record.output_file.clone())),
+        Some(agent) => FollowTarget::Agent(agent),
+        None => FollowTarget::Command(GrowingFile::new(row.record.output_file.clone())),
     };
-    let mut following = Following { what, task, folded, json };
+    let mut following = TaskFollower { what, task, folded, json };
     for envelope in &past {
         following.show(envelope)?;
     }
@@ -53,25 +53,25 @@ pub async fn follow(chosen: Chosen, id: &str, json: bool) -> Result<u8, Failure>
 }
 
 /// The whole id of a task.
-fn known(chosen: &Chosen, folded: &Folded, id: &str) -> Result<TaskId, Failure> {
+fn known(chosen: &ChosenSession, folded: &TaskOverview, id: &str) -> Result<TaskId, Failure> {
     let rows = folded.table.rows().map(|row| json!({"id": row.record.task})).collect();
     let overview = Overview { session: chosen.id, live: false, rows, questions: Vec::new() };
     super::task_id(overview.find(id)?)
 }
 
-struct Following {
-    what: What,
+struct TaskFollower {
+    what: FollowTarget,
     task: TaskId,
-    folded: Folded,
+    folded: TaskOverview,
     json: bool,
 }
 
-enum What {
+enum FollowTarget {
     Agent(AgentId),
-    Command(Tail),
+    Command(GrowingFile),
 }
 
-impl Following {
+impl TaskFollower {
     /// Shows everything until the task's end; none if the session ends first.
     async fn until_it_ends(
         &mut self,
@@ -86,7 +86,7 @@ impl Following {
             }
             let envelope = tokio::select! {
                 envelope = events.next() => envelope,
-                () = tokio::time::sleep(BETWEEN_LOOKS), if matches!(self.what, What::Command(_)) => continue,
+                () = tokio::time::sleep(BETWEEN_LOOKS), if matches!(self.what, FollowTarget::Command(_)) => continue,
             };
             let Some(envelope) = envelope else {
                 self.show_file()?;
@@ -114,7 +114,9 @@ impl Following {
 
     fn show(&self, envelope: &Envelope) -> Result<(), Failure> {
         match &self.what {
-            What::Agent(agent) if envelope.agent.as_ref() == Some(agent) && is_shown(&envelope.event) => {
+            FollowTarget::Agent(agent)
+                if envelope.agent.as_ref() == Some(agent) && is_shown(&envelope.event) =>
+            {
                 if self.json {
                     return line(&json!(envelope).to_string());
                 }
@@ -125,7 +127,7 @@ impl Following {
     }
 
     fn show_file(&mut self) -> Result<(), Failure> {
-        let What::Command(tail) = &mut self.what else { return Ok(()) };
+        let FollowTarget::Command(tail) = &mut self.what else { return Ok(()) };
         loop {
             let text = tail
                 .more()
@@ -185,14 +187,14 @@ fn said(message: &Message) -> Vec<String> {
 }
 
 /// A file that grows.
-struct Tail {
+struct GrowingFile {
     path: Utf8PathBuf,
     read: u64,
     /// The beginning of a character whose rest is not there yet.
     carried: Vec<u8>,
 }
 
-impl Tail {
+impl GrowingFile {
     fn new(path: Utf8PathBuf) -> Self {
         Self { path, read: 0, carried: Vec::new() }
     }
@@ -230,7 +232,7 @@ mod tests {
     fn a_growing_file_is_read_once_and_characters_stay_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = Utf8PathBuf::from_path_buf(folder.path().join("x.output")).unwrap();
-        let mut tail = Tail::new(path.clone());
+        let mut tail = GrowingFile::new(path.clone());
         assert_eq!(tail.more().unwrap(), None, "there is no file yet");
         let mut file = File::create(&path).unwrap();
         let mut write = |bytes: &[u8]| file.write_all(bytes).unwrap();

@@ -7,7 +7,7 @@ use decurion_protocol::{AgentId, Command, Envelope, Event, Question, SessionId, 
 use decurion_store::{ReplayOptions, Scope, SessionPaths, replay};
 use serde_json::Value;
 
-use super::session::Chosen;
+use super::session::ChosenSession;
 use crate::report::{Failure, note};
 
 /// What there is to know of a session's tasks.
@@ -23,10 +23,10 @@ pub struct Overview {
 
 impl Overview {
     /// Asks the owner, or reads the record.
-    pub async fn of(chosen: &mut Chosen) -> Result<Self, Failure> {
+    pub async fn of(chosen: &mut ChosenSession) -> Result<Self, Failure> {
         let folded = match &chosen.record {
-            Some(paths) => Folded::read(paths)?,
-            None => Folded::default(),
+            Some(paths) => TaskOverview::read(paths)?,
+            None => TaskOverview::default(),
         };
         let live = chosen.live.is_some();
         let rows = if live {
@@ -142,7 +142,7 @@ fn in_order(rows: Vec<Value>, opened: &[TaskId]) -> Vec<Value> {
 
 /// A session's record, as far as tasks go.
 #[derive(Default)]
-pub struct Folded {
+pub struct TaskOverview {
     pub table: TaskTable,
     /// Their ids, as they began.
     pub opened: Vec<TaskId>,
@@ -152,7 +152,7 @@ pub struct Folded {
     pub seq: u64,
 }
 
-impl Folded {
+impl TaskOverview {
     /// Reads the whole record.
     pub fn read(paths: &SessionPaths) -> Result<Self, Failure> {
         Self::read_and(paths, &mut |_| {})

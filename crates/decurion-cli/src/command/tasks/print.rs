@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::overview::{Overview, asker, text};
 use crate::report::{Failure, note};
-use crate::screen::{self, Style};
-use crate::table::{Cell, Table, ago, short, short_ids};
+use crate::screen::{self, TextStyle};
+use crate::table::{TableCell, TextTable, ago, short, short_ids};
 
 /// Every task and every open question.
 pub fn list(overview: &Overview, json: bool) -> Result<(), Failure> {
@@ -22,20 +22,20 @@ pub fn list(overview: &Overview, json: bool) -> Result<(), Failure> {
         return line("No agents or background commands.");
     }
     let length = short_ids(overview.rows.iter().map(|row| text(row, "id")));
-    let mut table = Table::new(["ID", "STATE", "KIND", "STARTED", "DESCRIPTION"]);
+    let mut table = TextTable::new(["ID", "STATE", "KIND", "STARTED", "DESCRIPTION"]);
     for row in &overview.rows {
         let depth = row["depth"].as_u64().unwrap_or(1).clamp(1, 16);
         let indent = "  ".repeat(usize::try_from(depth - 1).unwrap_or(0));
         let [state, kind, description] = columns(overview, row);
         let style = match row["outcome"].as_str() {
-            Some("completed") => Style::Good,
-            Some("failed" | "lost" | "denied" | "stalled") => Style::Bad,
-            Some(_) => Style::Warning,
-            None => Style::Plain,
+            Some("completed") => TextStyle::Good,
+            Some("failed" | "lost" | "denied" | "stalled") => TextStyle::Bad,
+            Some(_) => TextStyle::Warning,
+            None => TextStyle::Plain,
         };
         table.row([
-            Cell::new(Style::Strong, format!("{indent}{}", short(text(row, "id"), length))),
-            Cell::new(style, state),
+            TableCell::new(TextStyle::Strong, format!("{indent}{}", short(text(row, "id"), length))),
+            TableCell::new(style, state),
             kind.into(),
             ago(text(row, "started").parse().ok()).into(),
             description.into(),

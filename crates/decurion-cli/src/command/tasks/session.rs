@@ -3,22 +3,22 @@
 
 use camino::Utf8Path;
 use decurion_protocol::{PlaceError, SessionId};
-use decurion_serve::socket::{Attached, ConnectError, LiveSessions};
+use decurion_serve::socket::{AttachedSession, ConnectError, LiveSessions};
 use decurion_store::{Archive, Found, SessionPaths};
 
 use crate::report::Failure;
 
 /// The session that is meant.
-pub struct Chosen {
+pub struct ChosenSession {
     pub id: SessionId,
     /// The connection to its owner, from before anything was read; none if it does not listen.
-    pub live: Option<Attached>,
+    pub live: Option<AttachedSession>,
     /// What it recorded; none where it keeps nothing.
     pub record: Option<SessionPaths>,
 }
 
 /// The session of this id; without one, the live session of this folder, else its latest.
-pub async fn choose(home: &Utf8Path, cwd: &Utf8Path, wanted: Option<&str>) -> Result<Chosen, Failure> {
+pub async fn choose(home: &Utf8Path, cwd: &Utf8Path, wanted: Option<&str>) -> Result<ChosenSession, Failure> {
     let archive = Archive::new(home);
     let sockets = LiveSessions::new(home);
     let id = match wanted {
@@ -37,7 +37,7 @@ pub async fn choose(home: &Utf8Path, cwd: &Utf8Path, wanted: Option<&str>) -> Re
     if live.is_none() && record.is_none() {
         return Err(PlaceError::NoSuchSession(id).into());
     }
-    Ok(Chosen { id, live, record })
+    Ok(ChosenSession { id, live, record })
 }
 
 /// The session of this id, or the only one, on record or running, whose id begins so.

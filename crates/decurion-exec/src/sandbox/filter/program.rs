@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use libc::{c_int, c_long, sock_filter};
 
-pub(crate) type Program = Vec<sock_filter>;
+pub(crate) type FilterProgram = Vec<sock_filter>;
 
 /// What the filter answers to a call instead of the kernel: an error, or with 0 that it succeeded.
-pub(super) enum Answer {
+pub(super) enum FilterAnswer {
     Always(c_int),
     /// By the first case that holds. If none does, the call is made.
     When(Vec<Case>),
@@ -58,7 +58,7 @@ const SECOND_NUMBERING: u32 = 0x4000_0000;
 const ABREAST: usize = 8;
 
 /// The program. `None` where the architecture is not known.
-pub(super) fn make(answers: &BTreeMap<c_long, Answer>) -> Option<Program> {
+pub(super) fn make(answers: &BTreeMap<c_long, FilterAnswer>) -> Option<FilterProgram> {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => 0xC000_003E,
         "aarch64" => 0xC000_00B7,
@@ -73,26 +73,26 @@ pub(super) fn make(answers: &BTreeMap<c_long, Answer>) -> Option<Program> {
         branch(IF_AT_LEAST, SECOND_NUMBERING, 0, 1),
         error(libc::EPERM),
     ];
-    let calls: Option<Vec<(u32, &Answer)>> =
+    let calls: Option<Vec<(u32, &FilterAnswer)>> =
         answers.iter().map(|(call, answer)| Some((u32::try_from(*call).ok()?, answer))).collect();
     Some(start.into_iter().chain(search(&parts(&calls?))?).collect())
 }
 
 /// Calls that are answered in one piece, by their first number.
-struct Part {
+struct CallRange {
     first: u32,
-    program: Program,
+    program: FilterProgram,
 }
 
 /// The calls, in the order of their numbers. One that depends on its arguments is a part for itself.
-fn parts(calls: &[(u32, &Answer)]) -> Vec<Part> {
-    let alike = |(_, one): &(u32, &Answer), (_, other): &(u32, &Answer)| matches!((one, other), (Answer::Always(one), Answer::Always(other)) if one == other);
+fn parts(calls: &[(u32, &FilterAnswer)]) -> Vec<CallRange> {
+    let alike = |(_, one): &(u32, &FilterAnswer), (_, other): &(u32, &FilterAnswer)| matches!((one, other), (FilterAnswer::Always(one), FilterAnswer::Always(other)) if one == other);
     let pieces = calls.chunk_by(alike).flat_map(|alike| alike.chunks(ABREAST));
-    pieces.filter_map(|piece| Some(Part { first: piece.first()?.0, program: answer(piece) })).collect()
+    pieces.filter_map(|piece| Some(CallRange { first: piece.first()?.0, program: answer(piece) })).collect()
 }
 
 /// Finds the part of the number that is loaded.
-fn search(parts: &[Part]) -> Option<Program> {
+fn search(parts: &[CallRange]) -> Option<FilterProgram> {
     if let [part] = parts {
         return Some(part.program.clone());
     }
@@ -109,19 +109,19 @@ fn search(parts: &[Part]) -> Option<Program> {
 }
 
 /// Answers calls whose numbers are here, which have one answer, and allows others.
-fn answer(calls: &[(u32, &Answer)]) -> Program {
+fn answer(calls: &[(u32, &FilterAnswer)]) -> FilterProgram {
     let allow = step(RETURN, ALLOW);
     match calls.first() {
         None => vec![allow],
-        Some((_, Answer::Always(errno))) => {
+        Some((_, FilterAnswer::Always(errno))) => {
             // To the last instruction, over the other numbers and the one that allows.
             let skip = |at: usize| distance(calls.len() - at);
             let numbers = calls.iter().enumerate();
             let numbers = numbers.map(|(at, (number, _))| branch(IF_EQUAL, *number, skip(at), 0));
             numbers.chain([allow, error(*errno)]).collect()
         }
-        Some((number, Answer::When(cases))) => {
-            let cases: Program = cases.iter().flat_map(case).collect();
+        Some((number, FilterAnswer::When(cases))) => {
+            let cases: FilterProgram = cases.iter().flat_map(case).collect();
             let first = branch(IF_EQUAL, *number, 0, distance(cases.len()));
             [first].into_iter().chain(cases).chain([allow]).collect()
         }
@@ -129,15 +129,16 @@ fn answer(calls: &[(u32, &Answer)]) -> Program {
 }
 
 /// Answers if all tests hold, else continues after it.
-fn case(case: &Case) -> Program {
-    let all =
-        |rest: Program, test: &Test| test.before(distance(rest.len())).into_iter().chain(rest).collect();
+fn case(case: &Case) -> FilterProgram {
+    let all = |rest: FilterProgram, test: &Test| {
+        test.before(distance(rest.len())).into_iter().chain(rest).collect()
+    };
     case.tests.iter().rev().fold(vec![error(case.errno)], all)
 }
 
 impl Test {
     /// Continues if it holds, else skips so many instructions.
-    fn before(&self, skip: u8) -> Program {
+    fn before(&self, skip: u8) -> FilterProgram {
         let load = |argument: u32| step(LOAD, ARGUMENTS + argument * 8);
         match *self {
             Self::Is(argument, value) => vec![load(argument), branch(IF_EQUAL, value, 0, skip)],
@@ -184,7 +185,7 @@ pub(super) mod tests {
     }
 
     /// What the kernel answers to a call by this program, and after how many instructions.
-    pub fn run(program: &Program, number: u32, arguments: [u64; 6]) -> (u32, usize) {
+    pub fn run(program: &FilterProgram, number: u32, arguments: [u64; 6]) -> (u32, usize) {
         let architecture = program[1].k;
         let load = |place: u32| match place {
             NUMBER => number,
@@ -225,9 +226,9 @@ pub(super) mod tests {
     fn calls_are_answered_as_they_are_listed() {
         // Many, with gaps of all sizes, so that parts are reached over long distances.
         let listed = |number: u32| (number * number) % 7 < 3 && number < 900;
-        let mut answers: BTreeMap<c_long, Answer> = (0..1000)
+        let mut answers: BTreeMap<c_long, FilterAnswer> = (0..1000)
             .filter(|number| listed(*number))
-            .map(|number| (number.into(), Answer::Always(if number % 90 < 5 { 38 } else { 1 })))
+            .map(|number| (number.into(), FilterAnswer::Always(if number % 90 < 5 { 38 } else { 1 })))
             .collect();
         let cases = [
             (1, vec![Test::Is(0, 7), Test::Not(1, 8)]),
@@ -236,12 +237,12 @@ pub(super) mod tests {
             (0, vec![Test::Is(0, 5)]),
         ];
         let cases = cases.map(|(errno, tests)| Case { errno, tests });
-        answers.insert(950, Answer::When(cases.into()));
+        answers.insert(950, FilterAnswer::When(cases.into()));
         let program = make(&answers).unwrap();
         assert!(program.len() > 256);
         for number in (0..1000).filter(|number| *number != 950) {
             let answer = match answers.get(&c_long::from(number)) {
-                Some(Answer::Always(errno)) => ERROR | errno.cast_unsigned(),
+                Some(FilterAnswer::Always(errno)) => ERROR | errno.cast_unsigned(),
                 _ => ALLOW,
             };
             assert_eq!(run(&program, number, [0; 6]).0, answer, "{number}");

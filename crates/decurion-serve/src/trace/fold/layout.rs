@@ -5,13 +5,13 @@ use std::collections::HashMap;
 
 use decurion_protocol::AgentId;
 
-use super::{Arrow, End, Fold, Row, Strip, inside};
+use super::{AgentRow, Arrow, ArrowEnd, Strip, TimelineFold, inside};
 use crate::trace::{Flow, Lane, Moment};
 
 /// The deepest path that is written out; a record of ours is never near it.
 const MOST_DEPTH: usize = 64;
 
-impl Fold {
+impl TimelineFold {
     /// Gives calls and commands their tracks: the first that is free. Gives how many each agent has of both.
     pub(super) fn lay_out(&mut self) -> Vec<(usize, usize)> {
         let mut order: Vec<usize> = (0..self.strips.len()).collect();
@@ -40,7 +40,7 @@ impl Fold {
 
     /// The arrows with both their ends. One that was never received ends where its reader was last seen.
     pub(super) fn arrows(&self, place: &[usize]) -> Vec<Flow> {
-        let moment = |end: End| Moment {
+        let moment = |end: ArrowEnd| Moment {
             lane: place[end.row],
             track: end.strip.map_or(0, |strip| self.strips[strip].track),
             at: end.at,
@@ -49,7 +49,7 @@ impl Fold {
             let unread = || {
                 let row = self.places.get(&arrow.reader).copied().unwrap_or(0);
                 let seen = self.rows[row].last.map_or(0, |(began, rested)| inside(began, rested));
-                End { row, strip: None, at: if seen >= arrow.from.at { seen } else { self.now } }
+                ArrowEnd { row, strip: None, at: if seen >= arrow.from.at { seen } else { self.now } }
             };
             let to = arrow.to.unwrap_or_else(unread);
             Flow {
@@ -90,7 +90,7 @@ impl Fold {
 
 /// The order of agents, with their depths: each before its children. An agent that cannot be reached from the root,
 /// because the record of its start is lost or wrong, comes last.
-pub(super) fn order(rows: &[Row], places: &HashMap<Option<AgentId>, usize>) -> Vec<(usize, usize)> {
+pub(super) fn order(rows: &[AgentRow], places: &HashMap<Option<AgentId>, usize>) -> Vec<(usize, usize)> {
     let mut below: Vec<Vec<usize>> = vec![Vec::new(); rows.len()];
     for (index, row) in rows.iter().enumerate().filter(|(_, row)| row.agent.is_some()) {
         if let Some(parent) = places.get(&row.parent) {

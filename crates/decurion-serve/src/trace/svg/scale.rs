@@ -12,14 +12,14 @@ const MOST_FOLDED: f64 = 0.3;
 const TICKS: u64 = 12;
 
 /// A way from time to place that has a straight line for each stretch.
-pub struct Scale {
-    pieces: Vec<Piece>,
+pub struct TimeScale {
+    pieces: Vec<ScalePiece>,
     /// Time that is drawn to scale.
     drawn: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct ScalePiece {
     from: u64,
     to: u64,
     left: f64,
@@ -27,7 +27,7 @@ struct Piece {
     folded: bool,
 }
 
-impl Scale {
+impl TimeScale {
     /// The scale for a timeline between these two places.
     pub fn new(timeline: &Timeline, left: f64, right: f64) -> Self {
         let folded = folded(timeline);
@@ -37,8 +37,8 @@ impl Scale {
         let per_unit = (right - left - bands) / number(drawn.max(1));
         let mut pieces = Vec::new();
         let (mut at, mut x) = (0, left);
-        let mut add = |pieces: &mut Vec<Piece>, to: u64, wide: f64, folded: bool| {
-            pieces.push(Piece { from: at, to, left: x, right: x + wide, folded });
+        let mut add = |pieces: &mut Vec<ScalePiece>, to: u64, wide: f64, folded: bool| {
+            pieces.push(ScalePiece { from: at, to, left: x, right: x + wide, folded });
             (at, x) = (to, x + wide);
         };
         let mut before = 0;
@@ -64,7 +64,7 @@ impl Scale {
     /// Round times and where they are.
     pub fn ticks(&self) -> Vec<(f64, u64)> {
         let step = step(self.drawn / TICKS);
-        let of = |piece: &Piece| {
+        let of = |piece: &ScalePiece| {
             let first = piece.from.div_ceil(step) * step;
             (first..=piece.to).step_by(usize::try_from(step).unwrap_or(usize::MAX)).collect::<Vec<_>>()
         };

@@ -11,10 +11,10 @@ use decurion_protocol::{Envelope, Event, Intent, RunId};
 use decurion_testkit::faults::Options;
 use decurion_testkit::faults::terminal::Session;
 use decurion_testkit::sys::{allocations, thread_cpu};
-use decurion_tui::app::{App, Input};
+use decurion_tui::app::{App, AppInput};
 use decurion_tui::history::History;
 use decurion_tui::keymap::Keymap;
-use decurion_tui::screen::Screen;
+use decurion_tui::screen::TerminalScreen;
 use decurion_tui::theme::{Shades, Theme};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ pub fn run(programs: &Path) -> Result<bool> {
 /// What is drawn, and onto what.
 struct Stage {
     app: App,
-    screen: Screen<Vec<u8>>,
+    screen: TerminalScreen<Vec<u8>>,
     seq: u64,
 }
 
@@ -83,7 +83,7 @@ fn frames() -> Result<bool> {
     show(
         "a key",
         &stage.measure(|stage, nth| {
-            stage.app.update(Input::Key(key(if nth % 60 == 59 {
+            stage.app.update(AppInput::Key(key(if nth % 60 == 59 {
                 KeyCode::Backspace
             } else {
                 KeyCode::Char('x')
@@ -92,12 +92,12 @@ fn frames() -> Result<bool> {
         })?,
     );
     show("a whole answer, which goes above", &stage.measure(Stage::answer)?);
-    stage.app.update(Input::Key(KeyEvent::new(KeyCode::Char('t'), KeyModifiers::CONTROL)));
+    stage.app.update(AppInput::Key(KeyEvent::new(KeyCode::Char('t'), KeyModifiers::CONTROL)));
     show("a call of an agent, the whole tree open", &stage.measure(|stage, nth| {
         let progress = json!({"type": "waiting", "reason": if nth % 2 == 0 { json!({"reason": "model"}) } else { Value::Null }});
         stage.take(Some(&agent(nth)), progress)
     })?);
-    stage.app.update(Input::Key(key(KeyCode::Esc)));
+    stage.app.update(AppInput::Key(key(KeyCode::Esc)));
     stage.echo()?;
     println!("{:<46} in the very next frame", "a key that was typed");
     let begun = thread_cpu();
@@ -114,7 +114,7 @@ fn frames() -> Result<bool> {
 impl Stage {
     fn new() -> Self {
         let app = App::new(Theme::new(Shades::Dark), Keymap::default(), History::default(), SIZE);
-        Self { app, screen: Screen::new(Vec::new(), SIZE), seq: 0 }
+        Self { app, screen: TerminalScreen::new(Vec::new(), SIZE), seq: 0 }
     }
 
     /// A thousand agents at work in a tree, and ten thousand messages.
@@ -141,7 +141,7 @@ impl Stage {
         self.seq += 1;
         let at = Timestamp::from_second(i64::try_from(self.seq)?)?;
         let envelope = Envelope { seq: self.seq, at, agent, run: RunId(Uuid::nil()), event };
-        self.app.update(Input::Event(Arc::new(envelope)));
+        self.app.update(AppInput::Event(Arc::new(envelope)));
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl Stage {
     /// That a letter is on the screen in the frame after it was typed.
     fn echo(&mut self) -> Result<()> {
         for letter in "wxyz日".chars() {
-            self.app.update(Input::Key(key(KeyCode::Char(letter))));
+            self.app.update(AppInput::Key(key(KeyCode::Char(letter))));
             let (live, _) = self.app.live(Timestamp::UNIX_EPOCH);
             let shown: Vec<String> = live.iter().map(ToString::to_string).collect();
             ensure!(

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use decurion_model::http::Redaction;
 use decurion_model::reply::{Response, events};
-use decurion_model::script::{Ids, Script, Seen, WireStep, render};
+use decurion_model::script::{Ids, RequestView, Script, WireStep, render};
 use decurion_model::{
     BoxStream, Dialect, Gateway, GatewaySettings, ModelError, ModelEvent, ModelProvider, ModelRequest,
 };
@@ -77,7 +77,7 @@ const REPLY: &str = "when
 
 fn valid(dialect: Dialect) -> Result<Vec<u8>, String> {
     let script = Script::parse(REPLY).map_err(|error| error.to_string())?;
-    let seen = Seen { turn: 1, attempt: 1, ..Seen::default() };
+    let seen = RequestView { turn: 1, attempt: 1, ..RequestView::default() };
     let plan = script.reply(&seen).map_err(|error| error.to_string())?;
     let steps = render(&plan, dialect, &Ids::of(&seen));
     let pieces = steps.iter().filter_map(|step| match step {

@@ -6,47 +6,47 @@ use std::ops::Range;
 use unicode_segmentation::UnicodeSegmentation as _;
 
 use super::motion::{self, line, next, previous, vertical};
-use super::parse::{self, Command, Motion, Operator, Place, Target};
-use super::{Composer, Last, Mode, Register, Vim, Writing};
+use super::parse::{self, InsertPlace, Operator, OperatorTarget, VimCommand, VimMotion};
+use super::{Composer, InsertStart, Last, Register, Vim, VimMode};
 use crate::composer::{FIRST, MOST_UNDONE};
 
 /// The most that one command writes, with any count.
 const MOST_WRITTEN: usize = 1 << 20;
 
 /// A range that an operator works on.
-struct Span {
+struct EditSpan {
     range: Range<usize>,
     lines: bool,
 }
 
 impl Vim {
     /// Does a command that changes the text, as one change, or copies from it.
-    pub(super) fn change(&mut self, composer: &mut Composer, command: Command, count: Option<usize>) {
+    pub(super) fn change(&mut self, composer: &mut Composer, command: VimCommand, count: Option<usize>) {
         let before = (composer.text.clone(), composer.cursor);
         let done = composer.done.len();
         let writes = match command {
-            Command::Operate(operator, target) => self.operate(composer, operator, target, count),
-            Command::Insert(place) => {
+            VimCommand::Operate(operator, target) => self.operate(composer, operator, target, count),
+            VimCommand::Insert(place) => {
                 place_cursor(composer, place);
                 true
             }
-            Command::Replace(letter) => {
+            VimCommand::Replace(letter) => {
                 replace(composer, letter, count.unwrap_or(1));
                 false
             }
-            Command::Put { before } => {
+            VimCommand::Put { before } => {
                 self.put(composer, before, count.unwrap_or(1));
                 false
             }
-            Command::Join => {
+            VimCommand::Join => {
                 join(composer, count.unwrap_or(2).max(2) - 1);
                 false
             }
-            Command::Case => {
+            VimCommand::Case => {
                 switch_case(composer, count.unwrap_or(1));
                 false
             }
-            Command::Move(_) | Command::Undo | Command::Repeat => false,
+            VimCommand::Move(_) | VimCommand::Undo | VimCommand::Repeat => false,
         };
         composer.column = None;
         composer.typing = false;
@@ -55,7 +55,7 @@ impl Vim {
             if before.0 != begun.0 {
                 remember(composer, before.clone(), done);
             }
-            self.mode = Mode::Insert(Some(Box::new(Writing { command, count, before, begun, done })));
+            self.mode = VimMode::Insert(Some(Box::new(InsertStart { command, count, before, begun, done })));
             return;
         }
         if before.0 != composer.text {
@@ -65,12 +65,14 @@ impl Vim {
     }
 
     /// The end of writing: what was written is one change with the command that began it.
-    pub(super) fn written(&mut self, composer: &mut Composer, writing: Option<Box<Writing>>) {
+    pub(super) fn written(&mut self, composer: &mut Composer, writing: Option<Box<InsertStart>>) {
         if let Some(writing) = writing {
             let written = inserted(&writing.begun, &composer.text).unwrap_or_default().to_owned();
             let (lead, times) = match writing.command {
-                Command::Insert(Place::Below | Place::Above) => ("\n", writing.count.unwrap_or(1)),
-                Command::Insert(_) => ("", writing.count.unwrap_or(1)),
+                VimCommand::Insert(InsertPlace::Below | InsertPlace::Above) => {
+                    ("\n", writing.count.unwrap_or(1))
+                }
+                VimCommand::Insert(_) => ("", writing.count.unwrap_or(1)),
                 _ => ("", 1),
             };
             let more = format!("{lead}{written}");
@@ -91,10 +93,10 @@ impl Vim {
     pub(super) fn repeat(&mut self, composer: &mut Composer, count: Option<usize>) {
         let Some(last) = self.last.clone() else { return };
         self.change(composer, last.command, count.or(last.count));
-        if let Mode::Insert(writing) = &mut self.mode {
+        if let VimMode::Insert(writing) = &mut self.mode {
             let writing = writing.take();
             composer.put(&last.written);
-            self.mode = Mode::Normal;
+            self.mode = VimMode::Normal;
             self.written(composer, writing);
         }
     }
@@ -104,11 +106,11 @@ impl Vim {
         &mut self,
         composer: &mut Composer,
         operator: Operator,
-        target: Target,
+        target: OperatorTarget,
         count: Option<usize>,
     ) -> bool {
         let Some(mut span) = self.span(composer, operator, target, count) else { return false };
-        let is_object = matches!(target, Target::Object { .. });
+        let is_object = matches!(target, OperatorTarget::Object { .. });
         if span.range.is_empty() && !span.lines {
             // Empty quotes can be changed too, and so can the end of a line.
             let writes = operator == Operator::Change;
@@ -124,7 +126,7 @@ impl Vim {
         };
         match operator {
             Operator::Yank => {
-                if !(span.lines && target == Target::Lines) {
+                if !(span.lines && target == OperatorTarget::Lines) {
                     composer.cursor = composer.cursor.min(span.range.start);
                 }
                 if is_object {
@@ -159,33 +161,34 @@ impl Vim {
         &mut self,
         composer: &Composer,
         operator: Operator,
-        target: Target,
+        target: OperatorTarget,
         count: Option<usize>,
-    ) -> Option<Span> {
+    ) -> Option<EditSpan> {
         let (text, from) = (composer.text.as_str(), composer.cursor);
         let times = count.unwrap_or(1);
         let lines = |first: usize, last: usize| {
             let (start, end) = (line(text, first.min(last)).start, line(text, first.max(last)).end);
-            Span { range: start..(end + 1).min(text.len()), lines: true }
+            EditSpan { range: start..(end + 1).min(text.len()), lines: true }
         };
         let motion = match target {
-            Target::Lines => {
+            OperatorTarget::Lines => {
                 let last = (1..times).fold(from, |at, _| (line(text, at).end + 1).min(text.len()));
                 return Some(lines(from, last));
             }
-            Target::Object { kind, around } => {
-                return motion::object(text, from, kind, around).map(|range| Span { range, lines: false });
+            OperatorTarget::Object { kind, around } => {
+                return motion::object(text, from, kind, around)
+                    .map(|range| EditSpan { range, lines: false });
             }
-            Target::Motion(Motion::Up | Motion::Down) => {
-                let down = target == Target::Motion(Motion::Down);
+            OperatorTarget::Motion(VimMotion::Up | VimMotion::Down) => {
+                let down = target == OperatorTarget::Motion(VimMotion::Down);
                 return vertical(composer, down, times, 0).map(|to| lines(from, to));
             }
-            Target::Motion(motion) => motion,
+            OperatorTarget::Motion(motion) => motion,
         };
         let is_space = text[from..].starts_with(char::is_whitespace);
         let range = match motion {
             // `cw` leaves the space behind a word alone.
-            Motion::Word { big } if operator == Operator::Change && !is_space => {
+            VimMotion::Word { big } if operator == Operator::Change && !is_space => {
                 // The word that the cursor is on counts, also where it stands on its last character.
                 let mut to = motion::object(text, from, parse::Object::Word { big }, false)?.end;
                 for _ in 1..times {
@@ -193,8 +196,8 @@ impl Vim {
                 }
                 from..to.max(from)
             }
-            Motion::Word { .. } => from..within_line(text, from, self.target(composer, motion, count)?.0),
-            Motion::Top | Motion::Bottom => {
+            VimMotion::Word { .. } => from..within_line(text, from, self.target(composer, motion, count)?.0),
+            VimMotion::Top | VimMotion::Bottom => {
                 return Some(lines(from, self.target(composer, motion, count)?.0));
             }
             _ => {
@@ -203,7 +206,7 @@ impl Vim {
                 to.min(from)..end
             }
         };
-        Some(Span { range, lines: false })
+        Some(EditSpan { range, lines: false })
     }
 
     fn put(&self, composer: &mut Composer, before: bool, count: usize) {
@@ -264,20 +267,20 @@ fn within_line(text: &str, from: usize, to: usize) -> usize {
     over[kept..].find('\n').map_or(to, |at| from + kept + at)
 }
 
-fn place_cursor(composer: &mut Composer, place: Place) {
+fn place_cursor(composer: &mut Composer, place: InsertPlace) {
     let here = line(&composer.text, composer.cursor);
     match place {
-        Place::Behind if composer.cursor < here.end => {
+        InsertPlace::Behind if composer.cursor < here.end => {
             composer.cursor = next(&composer.text, composer.cursor);
         }
-        Place::Here | Place::Behind => {}
-        Place::First => composer.cursor = motion::first(&composer.text, composer.cursor),
-        Place::LineEnd => composer.cursor = here.end,
-        Place::Below => {
+        InsertPlace::Here | InsertPlace::Behind => {}
+        InsertPlace::First => composer.cursor = motion::first(&composer.text, composer.cursor),
+        InsertPlace::LineEnd => composer.cursor = here.end,
+        InsertPlace::Below => {
             composer.text.insert(here.end, '\n');
             composer.cursor = here.end + 1;
         }
-        Place::Above => {
+        InsertPlace::Above => {
             composer.text.insert(here.start, '\n');
             composer.cursor = here.start;
         }

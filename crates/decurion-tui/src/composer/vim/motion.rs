@@ -33,16 +33,16 @@ pub(super) fn first(text: &str, at: usize) -> usize {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum CharClass {
     Space,
     Word,
     Mark,
 }
 
-fn class(text: &str, at: usize, big: bool) -> Class {
+fn class(text: &str, at: usize, big: bool) -> CharClass {
     match text[at..].chars().next() {
-        None => Class::Space,
-        Some(letter) if letter.is_whitespace() => Class::Space,
+        None => CharClass::Space,
+        Some(letter) if letter.is_whitespace() => CharClass::Space,
         // What stands for a paste is a word.
         Some(letter)
             if big
@@ -50,9 +50,9 @@ fn class(text: &str, at: usize, big: bool) -> Class {
                 || letter == '_'
                 || u32::from(letter) >= super::super::FIRST =>
         {
-            Class::Word
+            CharClass::Word
         }
-        Some(_) => Class::Mark,
+        Some(_) => CharClass::Mark,
     }
 }
 
@@ -65,10 +65,10 @@ fn is_empty_line(text: &str, at: usize) -> bool {
 pub(super) fn word(text: &str, from: usize, big: bool) -> usize {
     let here = class(text, from, big);
     let mut at = from;
-    while at < text.len() && here != Class::Space && class(text, at, big) == here {
+    while at < text.len() && here != CharClass::Space && class(text, at, big) == here {
         at = next(text, at);
     }
-    while at < text.len() && class(text, at, big) == Class::Space {
+    while at < text.len() && class(text, at, big) == CharClass::Space {
         if at > from && is_empty_line(text, at) {
             break;
         }
@@ -80,11 +80,11 @@ pub(super) fn word(text: &str, from: usize, big: bool) -> usize {
 /// The beginning of this word, or of the one before.
 pub(super) fn back(text: &str, from: usize, big: bool) -> usize {
     let mut at = previous(text, from);
-    while at > 0 && class(text, at, big) == Class::Space && !is_empty_line(text, at) {
+    while at > 0 && class(text, at, big) == CharClass::Space && !is_empty_line(text, at) {
         at = previous(text, at);
     }
     let here = class(text, at, big);
-    while at > 0 && here != Class::Space && class(text, previous(text, at), big) == here {
+    while at > 0 && here != CharClass::Space && class(text, previous(text, at), big) == here {
         at = previous(text, at);
     }
     at
@@ -93,7 +93,7 @@ pub(super) fn back(text: &str, from: usize, big: bool) -> usize {
 /// The last character of this word, or of the next.
 pub(super) fn end(text: &str, from: usize, big: bool) -> usize {
     let mut at = next(text, from);
-    while at < text.len() && class(text, at, big) == Class::Space {
+    while at < text.len() && class(text, at, big) == CharClass::Space {
         at = next(text, at);
     }
     let here = class(text, at, big);
@@ -150,7 +150,7 @@ fn word_around(text: &str, at: usize, big: bool, around: bool) -> Range<usize> {
     if !around {
         return word;
     }
-    let is_space = |at: usize| class(text, at, big) == Class::Space;
+    let is_space = |at: usize| class(text, at, big) == CharClass::Space;
     if is_space(at) {
         return if word.end < line.end { word.start..run(word.end).end } else { word };
     }

@@ -5,20 +5,20 @@ const MOST: usize = 9_999;
 
 /// What keys say so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Parsed {
+pub(super) enum ParsedKeys {
     /// The beginning of a command.
     More,
     Nothing,
     /// A command and its count; none without a count.
-    Command(Command, Option<usize>),
+    Command(VimCommand, Option<usize>),
 }
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Command {
-    Move(Motion),
-    Operate(Operator, Target),
-    Insert(Place),
+pub(super) enum VimCommand {
+    Move(VimMotion),
+    Operate(Operator, OperatorTarget),
+    Insert(InsertPlace),
     Replace(char),
     /// Before the cursor, or behind it.
     Put {
@@ -39,8 +39,8 @@ pub(super) enum Operator {
 
 /// What an operator works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
-    Motion(Motion),
+pub(super) enum OperatorTarget {
+    Motion(VimMotion),
     /// Whole lines, this one first.
     Lines,
     Object {
@@ -50,7 +50,7 @@ pub(super) enum Target {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Motion {
+pub(super) enum VimMotion {
     Left,
     Right,
     Up,
@@ -96,7 +96,7 @@ pub(super) enum Object {
 
 /// Where text is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum InsertPlace {
     Here,
     Behind,
     First,
@@ -106,21 +106,21 @@ pub(super) enum Place {
 }
 
 /// Reads the keys of a command.
-pub(super) fn parse(keys: &str) -> Parsed {
-    let mut keys = Keys { rest: keys };
+pub(super) fn parse(keys: &str) -> ParsedKeys {
+    let mut keys = KeyReader { rest: keys };
     match keys.command() {
-        Some((command, count)) => Parsed::Command(command, count),
-        None if keys.rest.is_empty() => Parsed::More,
-        None => Parsed::Nothing,
+        Some((command, count)) => ParsedKeys::Command(command, count),
+        None if keys.rest.is_empty() => ParsedKeys::More,
+        None => ParsedKeys::Nothing,
     }
 }
 
 /// The remaining keys. A parser that returns none without taking an unknown key says that it is no command.
-struct Keys<'a> {
+struct KeyReader<'a> {
     rest: &'a str,
 }
 
-impl Keys<'_> {
+impl KeyReader<'_> {
     fn next(&mut self) -> Option<char> {
         let letter = self.rest.chars().next()?;
         self.rest = &self.rest[letter.len_utf8()..];
@@ -144,7 +144,7 @@ impl Keys<'_> {
         count
     }
 
-    fn command(&mut self) -> Option<(Command, Option<usize>)> {
+    fn command(&mut self) -> Option<(VimCommand, Option<usize>)> {
         let count = self.count();
         let operator = match self.peek()? {
             'd' => Operator::Delete,
@@ -160,7 +160,7 @@ impl Keys<'_> {
         };
         let target = if self.peek()? == letter {
             self.next();
-            Target::Lines
+            OperatorTarget::Lines
         } else if let around @ ('i' | 'a') = self.peek()? {
             let before = self.rest;
             self.next();
@@ -170,70 +170,70 @@ impl Keys<'_> {
                 return None;
             };
             self.next();
-            Target::Object { kind, around: around == 'a' }
+            OperatorTarget::Object { kind, around: around == 'a' }
         } else {
-            Target::Motion(self.motion()?)
+            OperatorTarget::Motion(self.motion()?)
         };
-        Some((Command::Operate(operator, target), both))
+        Some((VimCommand::Operate(operator, target), both))
     }
 
-    fn simple(&mut self) -> Option<Command> {
+    fn simple(&mut self) -> Option<VimCommand> {
         use Operator::{Change, Delete, Yank};
-        let operate = |operator, motion| Command::Operate(operator, Target::Motion(motion));
+        let operate = |operator, motion| VimCommand::Operate(operator, OperatorTarget::Motion(motion));
         let command = match self.peek()? {
-            'x' => operate(Delete, Motion::Right),
-            'X' => operate(Delete, Motion::Left),
-            's' => operate(Change, Motion::Right),
-            'D' => operate(Delete, Motion::LineEnd),
-            'C' => operate(Change, Motion::LineEnd),
-            'S' => Command::Operate(Change, Target::Lines),
-            'Y' => Command::Operate(Yank, Target::Lines),
-            'p' => Command::Put { before: false },
-            'P' => Command::Put { before: true },
-            'J' => Command::Join,
-            '~' => Command::Case,
-            'u' => Command::Undo,
-            '.' => Command::Repeat,
-            'i' => Command::Insert(Place::Here),
-            'a' => Command::Insert(Place::Behind),
-            'I' => Command::Insert(Place::First),
-            'A' => Command::Insert(Place::LineEnd),
-            'o' => Command::Insert(Place::Below),
-            'O' => Command::Insert(Place::Above),
+            'x' => operate(Delete, VimMotion::Right),
+            'X' => operate(Delete, VimMotion::Left),
+            's' => operate(Change, VimMotion::Right),
+            'D' => operate(Delete, VimMotion::LineEnd),
+            'C' => operate(Change, VimMotion::LineEnd),
+            'S' => VimCommand::Operate(Change, OperatorTarget::Lines),
+            'Y' => VimCommand::Operate(Yank, OperatorTarget::Lines),
+            'p' => VimCommand::Put { before: false },
+            'P' => VimCommand::Put { before: true },
+            'J' => VimCommand::Join,
+            '~' => VimCommand::Case,
+            'u' => VimCommand::Undo,
+            '.' => VimCommand::Repeat,
+            'i' => VimCommand::Insert(InsertPlace::Here),
+            'a' => VimCommand::Insert(InsertPlace::Behind),
+            'I' => VimCommand::Insert(InsertPlace::First),
+            'A' => VimCommand::Insert(InsertPlace::LineEnd),
+            'o' => VimCommand::Insert(InsertPlace::Below),
+            'O' => VimCommand::Insert(InsertPlace::Above),
             'r' => {
                 self.next();
-                return self.next().map(Command::Replace);
+                return self.next().map(VimCommand::Replace);
             }
-            _ => return self.motion().map(Command::Move),
+            _ => return self.motion().map(VimCommand::Move),
         };
         self.next();
         Some(command)
     }
 
-    fn motion(&mut self) -> Option<Motion> {
+    fn motion(&mut self) -> Option<VimMotion> {
         let motion = match self.peek()? {
-            'h' => Motion::Left,
-            'l' | ' ' => Motion::Right,
-            'j' => Motion::Down,
-            'k' => Motion::Up,
-            'w' => Motion::Word { big: false },
-            'W' => Motion::Word { big: true },
-            'b' => Motion::Back { big: false },
-            'B' => Motion::Back { big: true },
-            'e' => Motion::End { big: false },
-            'E' => Motion::End { big: true },
-            '0' => Motion::LineStart,
-            '^' | '_' => Motion::First,
-            '$' => Motion::LineEnd,
-            'G' => Motion::Bottom,
-            ';' => Motion::Again { reverse: false },
-            ',' => Motion::Again { reverse: true },
+            'h' => VimMotion::Left,
+            'l' | ' ' => VimMotion::Right,
+            'j' => VimMotion::Down,
+            'k' => VimMotion::Up,
+            'w' => VimMotion::Word { big: false },
+            'W' => VimMotion::Word { big: true },
+            'b' => VimMotion::Back { big: false },
+            'B' => VimMotion::Back { big: true },
+            'e' => VimMotion::End { big: false },
+            'E' => VimMotion::End { big: true },
+            '0' => VimMotion::LineStart,
+            '^' | '_' => VimMotion::First,
+            '$' => VimMotion::LineEnd,
+            'G' => VimMotion::Bottom,
+            ';' => VimMotion::Again { reverse: false },
+            ',' => VimMotion::Again { reverse: true },
             'g' => return self.after_g(),
             kind @ ('f' | 'F' | 't' | 'T') => {
                 self.next();
                 let letter = self.next()?;
                 let (till, back) = (matches!(kind, 't' | 'T'), matches!(kind, 'F' | 'T'));
-                return Some(Motion::Find(Find { letter, till, back }));
+                return Some(VimMotion::Find(Find { letter, till, back }));
             }
             _ => return None,
         };
@@ -241,12 +241,12 @@ impl Keys<'_> {
         Some(motion)
     }
 
-    fn after_g(&mut self) -> Option<Motion> {
+    fn after_g(&mut self) -> Option<VimMotion> {
         let before = self.rest;
         self.next();
         if self.peek()? == 'g' {
             self.next();
-            return Some(Motion::Top);
+            return Some(VimMotion::Top);
         }
         self.rest = before;
         None

@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use super::super::{Edit, Motion as Step};
+use super::super::{ComposerEdit, CursorMotion as QuestionStep};
 use super::*;
 
 fn normal() -> Vim {
-    Vim { mode: Mode::Normal, ..Vim::default() }
+    Vim { mode: VimMode::Normal, ..Vim::default() }
 }
 
 /// The keys of a notation: letters, and names between `<` and `>` where those are one of these.
@@ -34,9 +34,9 @@ fn press(vim: &mut Vim, composer: &mut Composer, key: &KeyEvent) -> Took {
     let took = vim.key(composer, key);
     if took == Took::No {
         match key.code {
-            KeyCode::Char(letter) => composer.edit(Edit::Type(letter)),
-            KeyCode::Backspace => composer.edit(Edit::Delete(Step::Left)),
-            KeyCode::Left => composer.edit(Edit::Move(Step::Left)),
+            KeyCode::Char(letter) => composer.edit(ComposerEdit::Type(letter)),
+            KeyCode::Backspace => composer.edit(ComposerEdit::Delete(QuestionStep::Left)),
+            KeyCode::Left => composer.edit(ComposerEdit::Move(QuestionStep::Left)),
             KeyCode::Enter => composer.insert("\n"),
             _ => {}
         }
