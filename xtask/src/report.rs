@@ -305,14 +305,14 @@ fn repeated_names(sources: &[&Source]) -> Vec<String> {
             let words: Vec<&str> =
                 line.split(|letter: char| !is_word(letter)).filter(|word| !word.is_empty()).collect();
             let at =
-                words.iter().position(|word| matches!(*word, "struct" | "enum" | "trait" | "union" | "type"));
+                words.iter().position(|word| matches!(*word, "struct" | "enum" | "trait" | "type"));
             let is_item = |at: &usize| {
                 words[..*at].iter().all(|word| matches!(*word, "pub" | "crate" | "super" | "in" | "unsafe"))
             };
             let Some(at) = at.filter(is_item) else { continue };
             // A type that an implementation gives is named by its trait.
             let is_inner = words[at] == "type" && line.starts_with(' ');
-            if let Some(name) = words.get(at + 1).filter(|_| !is_inner) {
+            if let Some(name) = words.get(at + 1).filter(|name| !is_inner && name.starts_with(char::is_uppercase)) {
                 *names.entry(name).or_default() += 1;
             }
         }
