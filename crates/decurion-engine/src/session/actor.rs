@@ -2,7 +2,7 @@
 //! prompts, the mode and rules in force and the open questions; everyone else sends it commands and reads
 //! events.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
 use decurion_protocol::size::size_of;
 use decurion_protocol::{
-    AgentDefinition, AgentId, Answer, Block, Command, DecidedBy, ElicitationAction, Elicited, Event, LineId,
-    Mode, OpenSession, Outcome, OwnRules, PermissionUpdate, Persistence, Question, QuestionId, Reply,
+    AgentDefinition, AgentId, Answer, Block, CallId, Command, DecidedBy, ElicitationAction, Elicited, Event,
+    LineId, Mode, OpenSession, Outcome, OwnRules, PermissionUpdate, Persistence, Question, QuestionId, Reply,
     Request, RequestId, RuleSet, RunId, SessionId, Skill, ThinkingChange, Totals, Worktree,
 };
 use decurion_store::SessionFiles;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::approval::Ask;
 use crate::approval::{Approvals, Heard, Rights};
-use crate::budget::{AccountId, Budget};
+use crate::budget::Budget;
 use crate::compact::{Trigger, compact};
 use crate::context::Context;
 use crate::equipment::Equipment;
@@ -38,9 +38,7 @@ use crate::progress::Carried;
 use crate::progress::{Progress, record, refold};
 use crate::run_handle::{Lineage, RunBuilder, RunControl, RunHandle, Services, Voice};
 use crate::run_hooks::RunHooks;
-use crate::scale::Scale;
 use crate::session::inbox::{Inbox, Stopper};
-use crate::session::inspect::Reads;
 use crate::session::listing;
 use crate::session::open::own_tools;
 use crate::session::parts::Parts;
@@ -51,11 +49,14 @@ use crate::session::rights_changes::{Change, Keep};
 use crate::session::run_task::{Beginning, Left, Said, live, opening};
 use crate::session::spec::{self, Decided};
 use crate::session::tree::requests::{RequestSender, SessionRequest};
-use crate::session::tree::{Tree, apart};
+
+use crate::session::state::{
+    Accounts, Core, Finish, Offer, Outfits, Permissions, PromptQueue, RootRun, Slots, Tasks, Workplace,
+};
 use crate::session_port::Sent;
 use crate::skill::slash::{self, Typed};
 use crate::symlinks::Symlinks;
-use crate::task::{BY_END, BY_INTERRUPT};
+use crate::task::{BY_END, BY_INTERRUPT, TaskTable};
 use crate::worktree::Released;
 use crate::{elicit, skill};
 
@@ -119,7 +120,9 @@ pub struct Session {
     /// The skills that its tools were told of.
     pub skills: Vec<Arc<Skill>>,
     /// Its tasks so far.
-    pub tree: Tree,
+    pub tasks: TaskTable,
+    /// Questions of an earlier process that nobody has answered, by who asks and for which call.
+    pub parked: HashMap<(Option<AgentId>, CallId), QuestionId>,
     pub servers: Option<SessionServers>,
     /// What is asked of the program that leads it.
     pub host: HostDesk,
@@ -127,78 +130,24 @@ pub struct Session {
 
 /// The task of a session.
 pub struct SessionActor {
-    /// What was decided for it.
-    pub session: Session,
-    /// The root's hooks, the same for all its runs: the session's, its definition's, its skills'.
-    hooks: Hooks,
-    /// The conversation; none while a run has it.
-    context: Option<Context>,
+    pub core: Core,
+    pub root: RootRun,
+    pub offer: Offer,
+    pub prompts: PromptQueue,
+    pub place: Workplace,
+    pub permissions: Permissions,
+    pub accounts: Accounts,
+    pub tasks: Tasks,
+    pub slots: Slots,
+    pub outfits: Outfits,
+    pub finish: Finish,
     /// Runs hold the other end.
     incoming: mpsc::Receiver<SessionRequest>,
-    /// The end that runs are given.
-    pub requests: RequestSender,
-    /// Runs watch the other end.
-    pub rights: watch::Sender<Rights>,
-    approvals: Approvals,
-    /// The tree of accounts.
-    pub budget: Arc<Mutex<Budget>>,
-    /// What providers counted for requests.
-    scale: Arc<Scale>,
-    pub account: AccountId,
-    queue: VecDeque<(RequestId, Work)>,
-    /// How many bytes of prompts wait there.
-    queued_bytes: usize,
-    /// The ids of lines on record when the session was opened, and of prompts that senders chose since.
-    taken: HashSet<LineId>,
-    /// Prompts that an earlier process had accepted, and that their sender may send again.
-    refilled: HashSet<LineId>,
-    /// How the model is to think, where that was changed.
-    thinking: Option<Thinking>,
-    running: Option<Running>,
-    /// In whose name the session speaks.
-    pub who: Who,
-    /// Every run's is a child of this.
-    pub cancel: CancellationToken,
-    /// The agents and shells below the root.
-    pub tree: Tree,
-    /// Whether the root's run was begun by notifications alone, and how many tasks there were then.
-    pub by_notice: bool,
-    tasks_before: u32,
-    /// Turns, time and tasks that the root has used since the user's last prompt: what its limits count.
-    used: (u32, Duration),
-    spawned: u32,
-    /// The rules of the command that the root follows now.
-    command_rules: OwnRules,
-    /// The session's own model, while a command has another.
-    own_model: Option<Arc<Model>>,
-    /// Whoever wants the session to close when it is quiet.
-    finishing: Option<RequestId>,
-    /// When the root's shells are no longer waited for.
-    patience: Option<Instant>,
-    /// Whether people know what the end of the session waits for.
-    waiting_notice: WaitingNotice,
-    /// Done when the servers that live in the host have said what they offer, or took too long for that.
-    settling: Option<JoinHandle<()>>,
-    /// Whoever wants files put back as soon as nobody works, which prompt's, and whether only to be told what would be.
-    rewinds: VecDeque<(RequestId, LineId, bool)>,
-    /// Done when files are put back. Nothing begins before that.
-    rewinding: Option<JoinHandle<()>>,
-    /// Whoever wants to know what fills the window while the root works.
-    pub reads: Arc<Mutex<Reads>>,
-    /// Settings that are being written.
-    pub keeping: Vec<JoinHandle<()>>,
-    /// Whether the model was told last that the session plans.
-    pub told_of_plan: bool,
-    /// Whether somebody can still send commands.
-    attached: bool,
-    /// Whether the tree was quiet and how many prompts waited, as whoever listens was told last.
-    shown: (bool, u32),
-    closing: Closing,
 }
 
 /// Whether the session ends, and who asked for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Closing {
+pub enum Closing {
     No,
     /// A front end wants to hear when it has ended.
     For(RequestId),
@@ -207,7 +156,7 @@ enum Closing {
 }
 
 /// What can be queued.
-enum Work {
+pub enum Work {
     /// Words, and the id of their line.
     Prompt(Vec<Block>, LineId),
     Compact(Option<String>),
@@ -230,80 +179,97 @@ impl Work {
     }
 }
 
-struct Running {
+pub struct Running {
     task: JoinHandle<Left>,
     control: RunControl,
 }
 
 impl Session {
-    /// The further directories as they are now: in a checkout that was entered, those of the one it was made from
-    /// are somewhere else.
-    pub fn directories(&self) -> Vec<camino::Utf8PathBuf> {
-        let entered = self.worktree.as_ref().filter(|_| self.before.is_some());
-        let mut directories = self.directories.clone();
-        if let Some(entered) = entered {
-            directories.retain(|directory| entered.origins().all(|origin| apart(directory, origin)));
-        }
-        directories
-    }
-
-    /// Whether something of it outlasts the process.
-    pub fn is_kept(&self) -> bool {
-        self.request.persistence != Persistence::Off && self.files.is_some()
-    }
-
     /// Starts the session's task.
     pub fn start(self, commands: decurion_protocol::CommandReceiver, who: Who) -> JoinHandle<()> {
         let (requests, incoming) = RequestSender::channel();
         let mut budget = Budget::default();
         // A session that is resumed has one budget for all its processes.
-        let account = budget.open_again(None, &self.request.limits, self.tree.tasks.spent_in_all());
-        let (rights, _) = watch::channel(self.rights.clone());
-        let dialect = self.model.dialect;
-        let mut session = self;
-        let context = std::mem::replace(&mut session.context, Context::new(dialect));
-        let tree = std::mem::take(&mut session.tree);
-        let taken = std::mem::take(&mut session.lines);
-        let own = session.parts.agents.hooks_of(&session.request.definition);
-        let (hooks, _) = session.hooks.and(own);
+        let account = budget.open_again(None, &self.request.limits, self.tasks.spent_in_all());
+        let own = self.parts.agents.hooks_of(&self.request.definition);
+        let (hooks, _) = self.hooks.and(own);
+        let (cancel, reads) = (CancellationToken::new(), Arc::default());
+        let Self { parts, id, request, journal, equipment, files, host, .. } = self;
+        let core = Core { parts, id, request, journal, equipment, files, host, requests, who, cancel, reads };
         let owner = SessionActor {
-            session,
-            hooks,
-            context: Some(context),
+            core,
+            root: RootRun {
+                previous: self.previous,
+                source: self.source,
+                opening_note: self.opening_note,
+                session_hooks: self.hooks,
+                context: Some(self.context),
+                running: None,
+                hooks,
+                account,
+                used: (0, Duration::ZERO),
+                spawned: 0,
+                by_notice: false,
+                tasks_before: 0,
+            },
+            offer: Offer {
+                model: self.model,
+                head: self.head,
+                wire_head: self.wire_head,
+                head_name: self.head_name,
+                tools: self.tools,
+                agents: self.agents,
+                skills: self.skills,
+                told_rules: self.told_rules,
+                own_model: None,
+                thinking: None,
+                command_rules: OwnRules::default(),
+                told_of_plan: false,
+            },
+            prompts: PromptQueue {
+                unanswered: self.unanswered,
+                queued: self.queued,
+                queue: VecDeque::new(),
+                queued_bytes: 0,
+                taken: self.lines,
+                refilled: HashSet::new(),
+                rewinds: VecDeque::new(),
+                rewinding: None,
+            },
+            place: Workplace {
+                cwd: self.cwd,
+                before: self.before,
+                worktree: self.worktree,
+                directories: self.directories,
+                git_status: self.git_status,
+                instructions: self.instructions,
+                servers: self.servers,
+                settling: None,
+                relocating: false,
+            },
+            permissions: Permissions {
+                rights: watch::channel(self.rights).0,
+                approvals: Approvals::default(),
+                keeping: Vec::new(),
+                parked: self.parked,
+            },
+            accounts: Accounts {
+                budget: Arc::new(Mutex::new(budget)),
+                scale: Arc::default(),
+                by_agent: HashMap::new(),
+            },
+            tasks: Tasks { table: self.tasks, ..Tasks::default() },
+            slots: Slots::default(),
+            outfits: Outfits::default(),
+            finish: Finish {
+                finishing: None,
+                patience: None,
+                waiting_notice: WaitingNotice::NotDue,
+                attached: true,
+                shown: (true, 0),
+                closing: Closing::No,
+            },
             incoming,
-            requests,
-            rights,
-            approvals: Approvals::default(),
-            budget: Arc::new(Mutex::new(budget)),
-            scale: Arc::default(),
-            account,
-            queue: VecDeque::new(),
-            queued_bytes: 0,
-            taken,
-            refilled: HashSet::new(),
-            thinking: None,
-            running: None,
-            who,
-            cancel: CancellationToken::new(),
-            tree,
-            by_notice: false,
-            tasks_before: 0,
-            used: (0, Duration::ZERO),
-            spawned: 0,
-            command_rules: OwnRules::default(),
-            own_model: None,
-            finishing: None,
-            patience: None,
-            waiting_notice: WaitingNotice::NotDue,
-            settling: None,
-            rewinds: VecDeque::new(),
-            rewinding: None,
-            reads: Arc::default(),
-            keeping: Vec::new(),
-            told_of_plan: false,
-            attached: true,
-            shown: (true, 0),
-            closing: Closing::No,
         };
         tokio::spawn(owner.own(Inbox::new(commands)))
     }
@@ -316,7 +282,7 @@ const STILL_AT_WORK: &str = "files are restored only while nothing is running; w
 const NO_REQUEST: RequestId = RequestId(u64::MAX);
 /// Whether people know what the end of a session waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WaitingNotice {
+pub enum WaitingNotice {
     NotDue,
     /// They are told then, if it still waits.
     Due(Instant),
@@ -355,35 +321,35 @@ impl SessionActor {
         inbox.hear_during(stopper, Box::pin(begin)).await;
         self.show_quiet(false);
         let settling = self
-            .session
+            .core
             .parts
             .worktrees
             .clone()
             .map(|trees| tokio::spawn(async move { trees.settle_dead(MOST_SETTLED).await }));
-        let mut seen_rights = self.rights.subscribe();
+        let mut seen_rights = self.permissions.rights.subscribe();
         loop {
             self.step(&mut inbox).await;
             // An answer is with its call by now: what it changed is for the others.
             if seen_rights.has_changed().unwrap_or(false) {
                 seen_rights.mark_unchanged();
-                self.approvals.reconsider();
+                self.permissions.approvals.reconsider();
             }
             let stopper = self.stopper();
             inbox.hear_during(stopper, self.next()).await;
             self.show_quiet(false);
             self.finish_if_quiet();
-            if self.closing != Closing::No && self.running.is_none() && !self.is_alive() {
+            if self.finish.closing != Closing::No && self.root.running.is_none() && !self.is_alive() {
                 break;
             }
         }
         self.show_quiet(true);
-        if let Some(rewinding) = self.rewinding.take() {
+        if let Some(rewinding) = self.prompts.rewinding.take() {
             // Files that are being put back are put back wholly, and it is on record.
             let _ = rewinding.await;
         }
         self.finish_keeping().await;
         self.say_goodbye(&mut inbox).await;
-        if let Some(servers) = self.session.servers.take() {
+        if let Some(servers) = self.place.servers.take() {
             servers.close().await;
         }
         let worktree = self.leave_worktree().await;
@@ -391,12 +357,12 @@ impl SessionActor {
             // A git that is ended in the middle leaves its locks to the next start.
             let _ = tokio::time::timeout(SETTLING_LIMIT, settling).await;
         }
-        self.session.journal.close().await;
-        if let Some(trees) = &self.session.parts.worktrees {
-            trees.let_go(self.session.id);
+        self.core.journal.close().await;
+        if let Some(trees) = &self.core.parts.worktrees {
+            trees.let_go(self.core.id);
         }
-        if let Closing::For(request) = self.closing {
-            let value = serde_json::json!({"unheard": worst(&self.tree.unheard), "worktree": worktree});
+        if let Closing::For(request) = self.finish.closing {
+            let value = serde_json::json!({"unheard": worst(&self.tasks.unheard), "worktree": worktree});
             self.reply(request, Reply::Done { value });
         }
     }
@@ -410,27 +376,27 @@ impl SessionActor {
         let stopper = self.stopper();
         tokio::select! {
             biased;
-            left = finished(&mut self.running) => inbox.hear_during(stopper, self.root_ended(left)).await,
+            left = finished(&mut self.root.running) => inbox.hear_during(stopper, self.root_ended(left)).await,
             Some(request) = self.incoming.recv() => inbox.hear_during(stopper, Box::pin(self.grant(request))).await,
-            over = over(&mut self.approvals) => match over {
+            over = over(&mut self.permissions.approvals) => match over {
                 Over::Late(question) => inbox.hear_during(stopper, self.expired(question)).await,
                 Over::Withdrawn(question) => inbox.hear_during(stopper, self.withdrawn(&question)).await,
             },
-            () = until(self.waiting_notice.due()) => inbox.hear_during(stopper, self.tell_of_waiting()).await,
-            () = until(self.patience) => inbox.hear_during(stopper, self.stop_root_shells()).await,
-            notice = heard(&mut self.session.servers) => {
+            () = until(self.finish.waiting_notice.due()) => inbox.hear_during(stopper, self.tell_of_waiting()).await,
+            () = until(self.finish.patience) => inbox.hear_during(stopper, self.stop_root_shells()).await,
+            notice = heard(&mut self.place.servers) => {
                 inbox.hear_during(stopper, self.tell_of_server(notice)).await;
             }
-            () = settled(&mut self.settling) => self.settling = None,
-            () = settled(&mut self.rewinding) => self.rewinding = None,
-            request = inbox.recv(), if self.attached => self.obey(inbox, request).await,
+            () = settled(&mut self.place.settling) => self.place.settling = None,
+            () = settled(&mut self.prompts.rewinding) => self.prompts.rewinding = None,
+            request = inbox.recv(), if self.finish.attached => self.obey(inbox, request).await,
         }
     }
 
     /// Does what a command wants; none is that nobody can send one any more.
     async fn obey(&mut self, inbox: &mut Inbox, request: Option<Request>) {
         match request {
-            Some(request) if self.closing == Closing::No => {
+            Some(request) if self.finish.closing == Closing::No => {
                 inbox.hear_during(self.stopper(), Box::pin(self.command(request))).await;
             }
             Some(request) => self.answer_host(request),
@@ -441,11 +407,11 @@ impl SessionActor {
     /// Takes the session's own checkout back, by the same rule as an agent's, and says what is left in it; gives the
     /// same for whoever asked for the end.
     async fn leave_worktree(&mut self) -> Option<Value> {
-        let (worktree, trees) = (self.session.worktree.as_ref()?, self.session.parts.worktrees.as_ref()?);
+        let (worktree, trees) = (self.place.worktree.as_ref()?, self.core.parts.worktrees.as_ref()?);
         let Released::Kept(left) = Box::pin(trees.release(worktree)).await else { return None };
         let text = format!("the session's worktree is kept: {} on {}: {left}", left.path, left.branch);
         let notice = Event::Notice { level: "info".to_owned(), text };
-        let _ = self.session.journal.write(&self.who, vec![notice]).await;
+        let _ = self.core.journal.write(&self.core.who, vec![notice]).await;
         Some(serde_json::json!({"path": left.path, "branch": left.branch, "left": left.to_string()}))
     }
 
@@ -512,18 +478,18 @@ impl SessionActor {
                 self.reply_count(id, told);
             }
             Command::Tasks => {
-                let table = &self.tree.tasks;
+                let table = &self.tasks.table;
                 let tasks = table.rows().map(|row| listing::row(table, row)).collect();
                 self.reply(id, Reply::Done { value: Value::Array(tasks) });
             }
-            Command::Finish => self.finishing = Some(id),
+            Command::Finish => self.finish.finishing = Some(id),
         }
     }
 
     /// Hands the host's answer to whoever waits for it. A session that ends does nothing else that it is told.
     fn answer_host(&self, Request { id, command }: Request) {
         let Command::AnswerHost { request, answer } = command else { return };
-        match self.session.host.answer(request, answer) {
+        match self.core.host.answer(request, answer) {
             Ok(()) => self.reply(id, done()),
             Err(reason) => self.reply(id, Reply::Refused { reason }),
         }
@@ -531,9 +497,9 @@ impl SessionActor {
 
     /// Nobody is attached any more: nobody answers for the host, and the session ends.
     fn left(&mut self) {
-        self.attached = false;
-        self.session.host.leave();
-        if self.closing == Closing::No {
+        self.finish.attached = false;
+        self.core.host.leave();
+        if self.finish.closing == Closing::No {
             self.close(Closing::Unheard);
         }
     }
@@ -547,17 +513,17 @@ impl SessionActor {
             tokio::select! {
                 biased;
                 _ = &mut said => break,
-                request = inbox.recv(), if self.attached => match request {
+                request = inbox.recv(), if self.finish.attached => match request {
                     Some(request) => self.answer_host(request),
                     None => self.left(),
                 },
             }
         }
-        self.session.host.leave();
+        self.core.host.leave();
     }
 
     pub fn reply(&self, request: RequestId, reply: Reply) {
-        self.session.journal.publish(&self.who, Event::Replied { request, reply });
+        self.core.journal.publish(&self.core.who, Event::Replied { request, reply });
     }
 
     fn reply_count(&self, request: RequestId, result: Result<usize, String>) {
@@ -573,14 +539,14 @@ impl SessionActor {
     /// A prompt under an id of its sender's. Sent again, because nobody knows whether it arrived, it is taken once; one
     /// that nobody answered before the process died is worked on now, unless that is under way.
     async fn submit(&mut self, id: RequestId, line: LineId, blocks: Vec<Block>) {
-        if !self.taken.insert(line) {
+        if !self.prompts.taken.insert(line) {
             // Its sender does not know that an earlier process had accepted it.
-            if self.refilled.remove(&line) {
+            if self.prompts.refilled.remove(&line) {
                 return self.reply(id, done());
             }
-            if self.session.unanswered.take_if(|(open, _)| *open == line).is_some() {
+            if self.prompts.unanswered.take_if(|(open, _)| *open == line).is_some() {
                 // Whatever runs next in this conversation answers it too.
-                if self.running.is_some() || !self.queue.is_empty() {
+                if self.root.running.is_some() || !self.prompts.queue.is_empty() {
                     return self.reply(id, done());
                 }
                 return self.enqueue(id, Work::Again(blocks, line));
@@ -595,8 +561,8 @@ impl SessionActor {
     async fn accept(&mut self, id: RequestId, line: LineId, blocks: Vec<Block>) {
         if self.is_full().is_none() {
             let event = Event::Queued { line, blocks: blocks.clone() };
-            if let Err(lost) = self.session.journal.write(&self.who, vec![event]).await {
-                self.taken.remove(&line);
+            if let Err(lost) = self.core.journal.write(&self.core.who, vec![event]).await {
+                self.prompts.taken.remove(&line);
                 return self.reply(id, Reply::Refused { reason: lost.to_string() });
             }
         }
@@ -606,7 +572,7 @@ impl SessionActor {
     /// Puts the prompts that an earlier process accepted and did not begin into the queue again, behind the one that
     /// it was at work on.
     async fn refill_queue(&mut self) {
-        let queued = std::mem::take(&mut self.session.queued);
+        let queued = std::mem::take(&mut self.prompts.queued);
         if queued.is_empty() {
             return;
         }
@@ -616,21 +582,21 @@ impl SessionActor {
         };
         let notice = Event::Notice { level: "info".to_owned(), text };
         // A journal that is lost is found lost by the next run.
-        let _ = self.session.journal.write(&self.who, vec![notice]).await;
-        let cut_off = self.session.unanswered.take().map(|(line, blocks)| Work::Again(blocks, line));
+        let _ = self.core.journal.write(&self.core.who, vec![notice]).await;
+        let cut_off = self.prompts.unanswered.take().map(|(line, blocks)| Work::Again(blocks, line));
         let waiting = queued.into_iter().map(|(line, blocks)| Work::Prompt(blocks, line));
         for work in cut_off.into_iter().chain(waiting) {
             if let Work::Prompt(_, line) | Work::Again(_, line) = &work {
-                self.refilled.insert(*line);
+                self.prompts.refilled.insert(*line);
             }
-            self.queued_bytes += work.bytes();
-            self.queue.push_back((NO_REQUEST, work));
+            self.prompts.queued_bytes += work.bytes();
+            self.prompts.queue.push_back((NO_REQUEST, work));
         }
     }
 
     /// Why nothing more can wait, if so. Whatever is too long for that is still taken when nothing waits.
     fn is_full(&self) -> Option<String> {
-        let (count, bytes) = (self.queue.len(), self.queued_bytes);
+        let (count, bytes) = (self.prompts.queue.len(), self.prompts.queued_bytes);
         let full = count >= MOST_QUEUED || bytes >= MOST_QUEUED_BYTES;
         full.then(|| {
             format!(
@@ -646,27 +612,27 @@ impl SessionActor {
             Work::Prompt(_, own) | Work::Again(_, own) => line.is_none_or(|line| line == *own),
             Work::Compact(_) | Work::Refused(_) | Work::Notices => line.is_none(),
         };
-        let prompts = self.queue.iter().filter_map(|(_, work)| match work {
+        let prompts = self.prompts.queue.iter().filter_map(|(_, work)| match work {
             Work::Prompt(_, line) if is_meant(work) => Some(*line),
             _ => None,
         });
         let prompts: Vec<LineId> = prompts.collect();
         if !prompts.is_empty() {
             let event = Event::Unqueued { lines: prompts };
-            if let Err(lost) = self.session.journal.write(&self.who, vec![event]).await {
+            if let Err(lost) = self.core.journal.write(&self.core.who, vec![event]).await {
                 return self.reply(id, Reply::Refused { reason: lost.to_string() });
             }
         }
         let (gone, kept): (VecDeque<_>, _) =
-            std::mem::take(&mut self.queue).into_iter().partition(|(_, work)| is_meant(work));
-        self.queue = kept;
-        self.queued_bytes = self.queue.iter().map(|(_, work)| work.bytes()).sum();
+            std::mem::take(&mut self.prompts.queue).into_iter().partition(|(_, work)| is_meant(work));
+        self.prompts.queue = kept;
+        self.prompts.queued_bytes = self.prompts.queue.iter().map(|(_, work)| work.bytes()).sum();
         let cancelled = lines(&gone);
         for (_, work) in gone {
             match work {
-                Work::Prompt(_, line) => drop(self.taken.remove(&line)),
+                Work::Prompt(_, line) => drop(self.prompts.taken.remove(&line)),
                 // It is on record all the same.
-                Work::Again(blocks, line) => self.session.unanswered = Some((line, blocks)),
+                Work::Again(blocks, line) => self.prompts.unanswered = Some((line, blocks)),
                 Work::Compact(_) | Work::Refused(_) | Work::Notices => {}
             }
         }
@@ -680,43 +646,44 @@ impl SessionActor {
             Some(reason) => {
                 if let Work::Prompt(_, line) = &work {
                     // It was not taken: it may be sent again.
-                    self.taken.remove(line);
+                    self.prompts.taken.remove(line);
                 }
-                if self.queue.len() >= MOST_REFUSED {
+                if self.prompts.queue.len() >= MOST_REFUSED {
                     return self.reply(id, Reply::Refused { reason });
                 }
                 Work::Refused(reason)
             }
         };
-        self.queued_bytes += work.bytes();
-        self.queue.push_back((id, work));
+        self.prompts.queued_bytes += work.bytes();
+        self.prompts.queue.push_back((id, work));
         self.reply(id, done());
     }
 
     /// Starts the next piece of work if nothing runs: what was asked for, else what waits to be told.
     async fn next(&mut self) {
-        if self.running.is_some() || self.closing != Closing::No {
+        if self.root.running.is_some() || self.finish.closing != Closing::No {
             return;
         }
         if self.rewinds_first() || self.awaits_servers() {
             return;
         }
-        let asked = self.queue.pop_front().map(|(_, work)| work).or_else(|| self.cut_off_first());
-        self.queued_bytes = self.queued_bytes.saturating_sub(asked.as_ref().map_or(0, Work::bytes));
-        self.by_notice = asked.is_none();
+        let asked = self.prompts.queue.pop_front().map(|(_, work)| work).or_else(|| self.cut_off_first());
+        self.prompts.queued_bytes =
+            self.prompts.queued_bytes.saturating_sub(asked.as_ref().map_or(0, Work::bytes));
+        self.root.by_notice = asked.is_none();
         let work = match asked {
             Some(work @ (Work::Prompt(..) | Work::Again(..))) => {
-                self.tree.notified = 0;
-                (self.used, self.spawned) = ((0, Duration::ZERO), 0);
+                self.slots.notified = 0;
+                (self.root.used, self.root.spawned) = ((0, Duration::ZERO), 0);
                 work
             }
             Some(work) => work,
             // Whoever were woken could not put on record that it was, and would be woken again.
-            None if self.session.journal.is_lost() => return self.close(Closing::Unheard),
+            None if self.core.journal.is_lost() => return self.close(Closing::Unheard),
             None if self.wakes_root() => Work::Notices,
             None => return,
         };
-        self.tasks_before = self.tree.begun;
+        self.root.tasks_before = self.tasks.begun;
         if let Work::Prompt(prompt, _) | Work::Again(prompt, _) = &work {
             self.tell_of_agents().await;
             self.tell_of_servers().await;
@@ -725,23 +692,23 @@ impl SessionActor {
         let context = self.take_context().await;
         let control = self.root_control();
         let run = control.run.clone();
-        self.who = run.who.clone();
-        self.session.previous = Some(run.spec.run);
-        let (turns, time) = self.used;
+        self.core.who = run.who.clone();
+        self.root.previous = Some(run.spec.run);
+        let (turns, time) = self.root.used;
         let carried = Carried { turns, time, ..Carried::default() };
         let moved = context.state().moved_untold.then(|| self.place_note());
         let task = match work {
             Work::Prompt(prompt, line) => {
-                let note = context.is_empty().then(|| self.session.opening_note.clone()).or(moved);
+                let note = context.is_empty().then(|| self.root.opening_note.clone()).or(moved);
                 let notes: Vec<String> = note.into_iter().chain(self.plan_note()).collect();
                 let note = (!notes.is_empty()).then(|| notes.join("\n\n"));
-                let starts = std::mem::take(&mut self.session.source);
+                let starts = std::mem::take(&mut self.root.source);
                 let said = Said { note, prompt, line: Some(line), starts, ..Said::default() };
                 tokio::spawn(speak(run, context, said, carried))
             }
             Work::Again(..) => {
                 let carried = self.root_carried(&context).await;
-                let starts = std::mem::take(&mut self.session.source);
+                let starts = std::mem::take(&mut self.root.source);
                 let said = Said { note: moved, starts, ..Said::default() };
                 tokio::spawn(speak(run, context, said, carried))
             }
@@ -749,72 +716,72 @@ impl SessionActor {
                 let said = Said { note: moved, ..Said::default() };
                 tokio::spawn(speak(run, context, said, carried))
             }
-            Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions, self.used)),
-            Work::Refused(reason) => tokio::spawn(refuse(run, context, reason, self.used)),
+            Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions, self.root.used)),
+            Work::Refused(reason) => tokio::spawn(refuse(run, context, reason, self.root.used)),
         };
-        self.running = Some(Running { task, control });
+        self.root.running = Some(Running { task, control });
     }
 
     /// The prompt that the process before was at work on, where something waits to be told and a person can answer: a
     /// question that was open is asked again before that is heard, and what was ended is heard at the next step.
     fn cut_off_first(&mut self) -> Option<Work> {
-        if !self.rights.borrow().answers || self.session.journal.is_lost() || !self.wakes_root() {
+        if !self.permissions.rights.borrow().answers || self.core.journal.is_lost() || !self.wakes_root() {
             return None;
         }
-        let (line, blocks) = self.session.unanswered.take()?;
+        let (line, blocks) = self.prompts.unanswered.take()?;
         // Whoever sends it again is told that it is worked on.
-        self.refilled.insert(line);
+        self.prompts.refilled.insert(line);
         Some(Work::Again(blocks, line))
     }
 
     /// Files are put back only where nobody may be about to change them.
     fn rewind(&mut self, id: RequestId, to: LineId, dry_run: bool) {
-        let works = self.running.as_ref().is_some_and(|running| !running.control.run.status().ending);
-        if works || !self.queue.is_empty() {
+        let works = self.root.running.as_ref().is_some_and(|running| !running.control.run.status().ending);
+        if works || !self.prompts.queue.is_empty() {
             return self.reply(id, Reply::Refused { reason: STILL_AT_WORK.to_owned() });
         }
-        self.rewinds.push_back((id, to, dry_run));
+        self.prompts.rewinds.push_back((id, to, dry_run));
     }
 
     /// Puts files back before anything else begins; gives whether that is under way.
     fn rewinds_first(&mut self) -> bool {
-        while self.rewinding.is_none()
-            && let Some((id, to, dry_run)) = self.rewinds.pop_front()
+        while self.prompts.rewinding.is_none()
+            && let Some((id, to, dry_run)) = self.prompts.rewinds.pop_front()
         {
-            if self.agents_are_quiet() && self.tree.preparing() == 0 {
-                self.rewinding = Some(self.begin_rewind(id, to, dry_run));
+            if self.agents_are_quiet() && self.slots.preparing == 0 {
+                self.prompts.rewinding = Some(self.begin_rewind(id, to, dry_run));
             } else {
                 self.reply(id, Reply::Refused { reason: STILL_AT_WORK.to_owned() });
             }
         }
-        self.rewinding.is_some()
+        self.prompts.rewinding.is_some()
     }
 
     fn begin_rewind(&self, request: RequestId, to: LineId, dry_run: bool) -> JoinHandle<()> {
-        let (session, rights) = (&self.session, self.rights.borrow().clone());
-        let mut directories = vec![session.cwd.clone()];
-        directories.extend(session.directories());
-        let home = session.equipment.home.clone();
+        let rights = self.permissions.rights.borrow().clone();
+        let mut directories = vec![self.place.cwd.clone()];
+        directories.extend(self.place.directories());
+        let home = self.core.equipment.home.clone();
         let around = Around {
-            cwd: session.cwd.clone(),
-            root: session.request.cwd.clone(),
+            cwd: self.place.cwd.clone(),
+            root: self.core.request.cwd.clone(),
             directories: directories.clone(),
             home: home.clone(),
-            user_files: Arc::clone(&session.equipment.user_files),
+            user_files: Arc::clone(&self.core.equipment.user_files),
             checkout: None,
-            checkouts: Checkouts::of(&session.request.cwd, std::iter::empty()),
+            checkouts: Checkouts::of(&self.core.request.cwd, std::iter::empty()),
             trails: Symlinks::on_disk(),
         };
         let rewind = Rewind {
             to,
             dry_run,
-            journal: session.journal.clone(),
-            who: self.who.clone(),
-            keeper: session.equipment.checkpoints.clone(),
+            journal: self.core.journal.clone(),
+            who: self.core.who.clone(),
+            keeper: self.core.equipment.checkpoints.clone(),
             policy: Policy::new(rights.mode, Arc::clone(&rights.rules), around),
-            around: Surroundings { cwd: session.cwd.clone(), home, directories },
+            around: Surroundings { cwd: self.place.cwd.clone(), home, directories },
         };
-        let (journal, who) = (session.journal.clone(), self.who.clone());
+        let (journal, who) = (self.core.journal.clone(), self.core.who.clone());
         tokio::spawn(async move {
             let reply = rewind.run().await;
             journal.publish(&who, Event::Replied { request, reply });
@@ -824,35 +791,35 @@ impl SessionActor {
     /// Whether a prompt must wait until servers of the host have said what they offer, which they can only when the
     /// session is open. Everything else goes on meanwhile.
     fn awaits_servers(&mut self) -> bool {
-        if self.settling.is_none()
-            && matches!(self.queue.front(), Some((_, Work::Prompt(..) | Work::Again(..))))
+        if self.place.settling.is_none()
+            && matches!(self.prompts.queue.front(), Some((_, Work::Prompt(..) | Work::Again(..))))
         {
-            self.settling = self.session.servers.as_mut().and_then(SessionServers::settle_hosted);
+            self.place.settling = self.place.servers.as_mut().and_then(SessionServers::settle_hosted);
         }
-        self.settling.is_some()
+        self.place.settling.is_some()
     }
 
     /// A command that a person typed brings its rules for what it leads to, and may bring its model.
     async fn heed_command(&mut self, prompt: &[Block]) {
-        self.command_rules = OwnRules::default();
-        let Typed::Command(skill, _) = slash::read(prompt, &*self.session.parts.library) else { return };
-        self.command_rules = skill::typed_rules(&skill, &self.session.tools);
-        if skill::is_by_agent(&skill, &self.session.tools) {
+        self.offer.command_rules = OwnRules::default();
+        let Typed::Command(skill, _) = slash::read(prompt, &*self.core.parts.library) else { return };
+        self.offer.command_rules = skill::typed_rules(&skill, &self.offer.tools);
+        if skill::is_by_agent(&skill, &self.offer.tools) {
             return;
         }
         let Some(name) = skill.model.as_deref().filter(|name| *name != "inherit") else { return };
-        let usable = self.session.parts.models.resolve(name).and_then(|model| {
-            let checked = spec::check_limits(&self.session.request.limits, &model);
+        let usable = self.core.parts.models.resolve(name).and_then(|model| {
+            let checked = spec::check_limits(&self.core.request.limits, &model);
             checked.map(|()| model).map_err(|error| error.to_string())
         });
         match usable {
             Ok(model) => {
-                let own = Arc::clone(&self.session.model);
+                let own = Arc::clone(&self.offer.model);
                 self.use_model(model);
-                self.own_model = Some(own);
+                self.offer.own_model = Some(own);
             }
             Err(reason) => {
-                let (file, own) = (&skill.path, &self.session.model.name);
+                let (file, own) = (&skill.path, &self.offer.model.name);
                 self.warn(format!(
                     "/{}: its model `{name}` cannot be used, so {own} works: {reason} ({file})",
                     skill.name
@@ -865,31 +832,31 @@ impl SessionActor {
     /// Tells the Agent tool of definitions that changed. Only a user's prompt does that: between prompts what
     /// stands before the conversation stays as it is, and with it the provider's cache.
     async fn tell_of_agents(&mut self) {
-        let session = &mut self.session;
-        let (now, skills) = (session.parts.agents.all(), session.parts.library.skills());
+        let (now, skills) = (self.core.parts.agents.all(), self.core.parts.library.skills());
         let same = |(old, new): (&Arc<AgentDefinition>, &Arc<AgentDefinition>)| old == new;
-        let same_agents = now.len() == session.agents.len() && session.agents.iter().zip(&now).all(same);
-        let rules = Arc::clone(&self.rights.borrow().rules);
-        if same_agents && session.skills == skills && rules.deny == session.told_rules.deny {
+        let same_agents =
+            now.len() == self.offer.agents.len() && self.offer.agents.iter().zip(&now).all(same);
+        let rules = Arc::clone(&self.permissions.rights.borrow().rules);
+        if same_agents && self.offer.skills == skills && rules.deny == self.offer.told_rules.deny {
             return;
         }
-        let fresh = own_tools(&session.parts, &now, &skills, &session.model, (&rules, &session.request.cwd));
-        session.told_rules = rules;
-        let tools = spec::with_tools(&session.tools, &fresh);
-        let mut head = (*session.head).clone();
+        let fresh =
+            own_tools(&self.core.parts, &now, &skills, &self.offer.model, (&rules, &self.core.request.cwd));
+        self.offer.told_rules = rules;
+        let tools = spec::with_tools(&self.offer.tools, &fresh);
+        let mut head = (*self.offer.head).clone();
         spec::describe_again(&mut head, &tools);
-        if head == *session.head {
-            (session.agents, session.skills) = (now, skills);
+        if head == *self.offer.head {
+            (self.offer.agents, self.offer.skills) = (now, skills);
             return;
         }
         // A head that cannot be stored could not be resumed from: the old one stays.
         match self.keep_head(&head).await {
             Ok(name) => {
-                let session = &mut self.session;
-                (session.agents, session.skills) = (now, skills);
-                session.head_name = name;
-                session.wire_head = Arc::new(session.model.dialect.head(&head));
-                (session.head, session.tools) = (Arc::new(head), Arc::new(tools));
+                (self.offer.agents, self.offer.skills) = (now, skills);
+                self.offer.head_name = name;
+                self.offer.wire_head = Arc::new(self.offer.model.dialect.head(&head));
+                (self.offer.head, self.offer.tools) = (Arc::new(head), Arc::new(tools));
             }
             Err(error) => tracing::warn!(%error, "the agents that changed could not be told of"),
         }
@@ -898,19 +865,17 @@ impl SessionActor {
     /// Offers what the MCP servers have come to offer, or takes back what they no longer do; at a user's prompt
     /// only, like the above.
     async fn tell_of_servers(&mut self) {
-        let session = &self.session;
-        let Some(servers) = &session.servers else { return };
-        let offered = ToolSet::new(servers.tools()).select(&session.request.tools).set;
+        let Some(servers) = &self.place.servers else { return };
+        let offered = ToolSet::new(servers.tools()).select(&self.core.request.tools).set;
         let offered: Vec<_> = offered.iter().cloned().collect();
-        let Some(tools) = mcp::refreshed(&session.tools, &offered) else { return };
-        let mut head = (*session.head).clone();
+        let Some(tools) = mcp::refreshed(&self.offer.tools, &offered) else { return };
+        let mut head = (*self.offer.head).clone();
         spec::describe_servers(&mut head, &tools);
         match self.keep_head(&head).await {
             Ok(name) => {
-                let session = &mut self.session;
-                session.head_name = name;
-                session.wire_head = Arc::new(session.model.dialect.head(&head));
-                (session.head, session.tools) = (Arc::new(head), Arc::new(tools));
+                self.offer.head_name = name;
+                self.offer.wire_head = Arc::new(self.offer.model.dialect.head(&head));
+                (self.offer.head, self.offer.tools) = (Arc::new(head), Arc::new(tools));
             }
             Err(error) => tracing::warn!(%error, "the tools of MCP servers could not be told of"),
         }
@@ -925,14 +890,14 @@ impl SessionActor {
     async fn warn(&self, text: String) {
         let event = Event::Notice { level: "warning".to_owned(), text };
         // A journal that is lost is found lost by the next run.
-        let _ = self.session.journal.write(&self.who, vec![event]).await;
+        let _ = self.core.journal.write(&self.core.who, vec![event]).await;
     }
 
     /// The conversation, from memory or from the record.
     async fn take_context(&mut self) -> Context {
-        let dialect = self.session.model.dialect;
+        let dialect = self.offer.model.dialect;
         // A turn that began with another model has left a conversation in that one's form.
-        if let Some(context) = self.context.take().filter(|context| context.dialect() == dialect) {
+        if let Some(context) = self.root.context.take().filter(|context| context.dialect() == dialect) {
             return context;
         }
         let run = self.root_control().run;
@@ -943,36 +908,35 @@ impl SessionActor {
     /// The next run of the root.
     pub fn root_control(&mut self) -> RunControl {
         let decided = Decided {
-            head_name: &self.session.head_name,
-            tools: &self.session.tools,
-            model: &self.session.model,
-            mode: self.rights.borrow().mode,
-            cwd: &self.session.cwd,
-            worktree: self.session.worktree.as_ref(),
-            directories: &self.session.directories(),
-            servers: self.session.servers.as_ref().map(SessionServers::status).unwrap_or_default(),
-            own_rules: self.command_rules.clone(),
-            session_model: self.own_model.as_ref().map(|model| model.name.as_str()),
+            head_name: &self.offer.head_name,
+            tools: &self.offer.tools,
+            model: &self.offer.model,
+            mode: self.permissions.rights.borrow().mode,
+            cwd: &self.place.cwd,
+            worktree: self.place.worktree.as_ref(),
+            directories: &self.place.directories(),
+            servers: self.place.servers.as_ref().map(SessionServers::status).unwrap_or_default(),
+            own_rules: self.offer.command_rules.clone(),
+            session_model: self.offer.own_model.as_ref().map(|model| model.name.as_str()),
         };
-        let session = &self.session;
-        let spec = spec::root(session.id, &session.request, &decided, session.previous);
-        let fallbacks = session.request.fallback_model.as_deref();
+        let spec = spec::root(self.core.id, &self.core.request, &decided, self.root.previous);
+        let fallbacks = self.core.request.fallback_model.as_deref();
         let voice = Voice {
-            model: Arc::clone(&session.model),
-            head: Arc::clone(&session.head),
-            wire_head: Arc::clone(&session.wire_head),
-            fallbacks: session.parts.models.fallbacks(&session.model, fallbacks),
+            model: Arc::clone(&self.offer.model),
+            head: Arc::clone(&self.offer.head),
+            wire_head: Arc::clone(&self.offer.wire_head),
+            fallbacks: self.core.parts.models.fallbacks(&self.offer.model, fallbacks),
         };
         let lineage = Lineage {
             path: "main".to_owned(),
-            account: self.account,
+            account: self.root.account,
             modes: Arc::from([]),
             grants: Arc::from([]),
             inherited: Arc::from([]),
         };
-        let (tools, hooks) = (Arc::clone(&session.tools), self.hooks.clone());
+        let (tools, hooks) = (Arc::clone(&self.offer.tools), self.root.hooks.clone());
         let tag = RequestTag { agent: "main".into(), path: "main".into(), class: RequestClass::Main };
-        let (begun, told) = (self.spawned, self.told(None));
+        let (begun, told) = (self.root.spawned, self.told(None));
         RunBuilder {
             spec,
             lineage,
@@ -980,7 +944,7 @@ impl SessionActor {
             tag,
             tools,
             hooks,
-            cancel: self.cancel.child_token(),
+            cancel: self.core.cancel.child_token(),
             begun,
             told,
             parent_told: None,
@@ -991,85 +955,84 @@ impl SessionActor {
 
     /// What every run of the session reaches.
     pub fn services(&self) -> Services {
-        let session = &self.session;
         Services {
-            session_id: session.id,
-            session: Arc::new(self.requests.clone()),
-            audit: match session.request.persistence {
+            session_id: self.core.id,
+            session: Arc::new(self.core.requests.clone()),
+            audit: match self.core.request.persistence {
                 // It leaves nothing behind, and titles of calls are a part of what was said.
                 Persistence::Off => Arc::new(NoAudit),
-                Persistence::Usual | Persistence::Required => Arc::clone(&session.parts.audit),
+                Persistence::Usual | Persistence::Required => Arc::clone(&self.core.parts.audit),
             },
-            root: session.request.cwd.clone(),
-            journal: session.journal.clone(),
-            rights: self.rights.subscribe(),
-            budget: Arc::clone(&self.budget),
-            scale: Arc::clone(&self.scale),
-            clock: Arc::clone(&session.parts.clock),
-            equipment: Arc::clone(&session.equipment),
-            library: Arc::clone(&session.parts.library),
-            servers: session.servers.as_ref().map(SessionServers::all).unwrap_or_default(),
-            permission_tool: session.request.permission_tool.as_deref().map(Arc::from),
-            compaction: session.parts.compaction,
-            shells: Arc::clone(&self.tree.shells),
+            root: self.core.request.cwd.clone(),
+            journal: self.core.journal.clone(),
+            rights: self.permissions.rights.subscribe(),
+            budget: Arc::clone(&self.accounts.budget),
+            scale: Arc::clone(&self.accounts.scale),
+            clock: Arc::clone(&self.core.parts.clock),
+            equipment: Arc::clone(&self.core.equipment),
+            library: Arc::clone(&self.core.parts.library),
+            servers: self.place.servers.as_ref().map(SessionServers::all).unwrap_or_default(),
+            permission_tool: self.core.request.permission_tool.as_deref().map(Arc::from),
+            compaction: self.core.parts.compaction,
+            shells: Arc::clone(&self.tasks.shells),
         }
     }
 
     /// Takes note of the end of a turn of the root: whether it was begun by notifications alone, and began more.
     pub fn count_notified(&mut self) {
-        if self.by_notice {
-            let began_more = self.tree.begun > self.tasks_before;
-            self.tree.notified = if began_more { self.tree.notified + 1 } else { 0 };
+        if self.root.by_notice {
+            let began_more = self.tasks.begun > self.root.tasks_before;
+            self.slots.notified = if began_more { self.slots.notified + 1 } else { 0 };
         }
-        self.tasks_before = self.tree.begun;
+        self.root.tasks_before = self.tasks.begun;
     }
 
     /// The last line of a root that rests.
     pub async fn resting_leaf(&mut self) -> Option<LineId> {
         let context = self.take_context().await;
-        self.context.insert(context).leaf()
+        self.root.context.insert(context).leaf()
     }
 
     /// The conversation of a root that rests.
     pub fn resting_context(&self) -> Option<&Context> {
-        self.context.as_ref()
+        self.root.context.as_ref()
     }
 
     /// The hooks of the root.
     pub fn root_hooks(&self) -> &Hooks {
-        &self.hooks
+        &self.root.hooks
     }
 
     /// Takes a line into the conversation of a root that rests.
     pub fn hear_resting(&mut self, event: &Event) {
-        if let Some(context) = &mut self.context {
+        if let Some(context) = &mut self.root.context {
             context.apply(event);
         }
     }
 
     /// The run of the root, as others see it.
     pub fn root_run(&self) -> Option<&RunControl> {
-        self.running.as_ref().map(|running| &running.control)
+        self.root.running.as_ref().map(|running| &running.control)
     }
 
     /// Whether the root has a run.
     pub fn root_runs(&self) -> bool {
-        self.running.is_some()
+        self.root.running.is_some()
     }
 
     async fn root_ended(&mut self, left: Left) {
-        if let Some(running) = self.running.take() {
-            self.spawned = running.control.run.begun.load(Ordering::Relaxed);
+        if let Some(running) = self.root.running.take() {
+            self.root.spawned = running.control.run.begun.load(Ordering::Relaxed);
         }
-        self.used = left.used;
+        self.root.used = left.used;
         // What stood open in its conversation was before it.
-        self.session.unanswered = None;
+        self.prompts.unanswered = None;
         self.count_notified();
         let delivered = left.context.as_ref().map(|context| context.delivered().clone()).unwrap_or_default();
-        self.context = left.context;
+        self.root.context = left.context;
         self.take_back(None, &delivered);
         self.settle_root().await;
-        if let Some(own) = self.own_model.take() {
+        if let Some(own) = self.offer.own_model.take() {
             self.use_model(own);
         }
     }
@@ -1077,41 +1040,43 @@ impl SessionActor {
     /// Tells whoever listens that everyone has come to rest, or that someone works again. A command that nobody
     /// waits for may run for ever, so it counts for nothing here; at the end nothing does.
     fn show_quiet(&mut self, over: bool) {
-        let resting = self.running.is_none() && self.queue.is_empty() && self.tree.preparing() == 0;
+        let resting =
+            self.root.running.is_none() && self.prompts.queue.is_empty() && self.slots.preparing == 0;
         let quiet = over || resting && self.agents_are_quiet();
-        let now = (quiet, u32::try_from(self.queue.len()).unwrap_or(u32::MAX));
-        if now != self.shown {
-            self.shown = now;
-            self.session.journal.publish(&self.who, Event::Quiet { quiet, queued: now.1 });
+        let now = (quiet, u32::try_from(self.prompts.queue.len()).unwrap_or(u32::MAX));
+        if now != self.finish.shown {
+            self.finish.shown = now;
+            self.core.journal.publish(&self.core.who, Event::Quiet { quiet, queued: now.1 });
         }
     }
 
     /// Closes when asked to finish and nothing is left to do.
     fn finish_if_quiet(&mut self) {
-        let Some(request) = self.finishing else { return };
-        if self.running.is_some() || !self.queue.is_empty() || self.closing != Closing::No {
+        let Some(request) = self.finish.finishing else { return };
+        if self.root.running.is_some() || !self.prompts.queue.is_empty() || self.finish.closing != Closing::No
+        {
             return;
         }
         if self.is_quiet() {
             self.close(Closing::For(request));
         } else if self.only_shells() && !self.wakes_root() {
-            let (now, wait) = (Instant::now(), self.session.parts.background_wait);
-            self.patience.get_or_insert(now + wait);
-            if self.waiting_notice == WaitingNotice::NotDue && !wait.is_zero() {
-                self.waiting_notice = WaitingNotice::Due(now + UNTOLD_WAIT.min(wait / 2));
+            let (now, wait) = (Instant::now(), self.core.parts.background_wait);
+            self.finish.patience.get_or_insert(now + wait);
+            if self.finish.waiting_notice == WaitingNotice::NotDue && !wait.is_zero() {
+                self.finish.waiting_notice = WaitingNotice::Due(now + UNTOLD_WAIT.min(wait / 2));
             }
         } else {
-            self.patience = None;
-            if self.waiting_notice.due().is_some() {
-                self.waiting_notice = WaitingNotice::NotDue;
+            self.finish.patience = None;
+            if self.finish.waiting_notice.due().is_some() {
+                self.finish.waiting_notice = WaitingNotice::NotDue;
             }
         }
     }
 
     /// Tells people once what the end of the session waits for.
     async fn tell_of_waiting(&mut self) {
-        self.waiting_notice = WaitingNotice::Given;
-        let (commands, wait) = (self.background_commands(), self.session.parts.background_wait);
+        self.finish.waiting_notice = WaitingNotice::Given;
+        let (commands, wait) = (self.background_commands(), self.core.parts.background_wait);
         let Some(first) = commands.first() else { return };
         let more = match commands.len() {
             1 => String::new(),
@@ -1125,17 +1090,17 @@ impl SessionActor {
         );
         let event = Event::Notice { level: "warning".to_owned(), text };
         // A journal that is lost ends the session all the same.
-        let _ = self.session.journal.write(&self.who, vec![event]).await;
+        let _ = self.core.journal.write(&self.core.who, vec![event]).await;
     }
 
     /// The root's shells were waited for long enough.
     async fn stop_root_shells(&mut self) {
-        self.patience = None;
-        let seconds = self.session.parts.background_wait.as_secs();
+        self.finish.patience = None;
+        let seconds = self.core.parts.background_wait.as_secs();
         let text = format!("background commands were stopped after {seconds} s (print.background_wait)");
         let event = Event::Notice { level: "warning".to_owned(), text };
         // A journal that is lost ends the session all the same.
-        let _ = self.session.journal.write(&self.who, vec![event]).await;
+        let _ = self.core.journal.write(&self.core.who, vec![event]).await;
         self.stop_all(BY_END);
         self.stop_typed();
     }
@@ -1146,26 +1111,26 @@ impl SessionActor {
         if ask.question.elicitation.is_none() {
             let asker = (ask.question.agent.clone(), ask.question.call.clone());
             // It is on record again, so that whoever attached since sees it.
-            ask.question.id = self.tree.parked.remove(&asker).unwrap_or(ask.question.id);
+            ask.question.id = self.permissions.parked.remove(&asker).unwrap_or(ask.question.id);
         }
         ask.question.behind = ask.question.agent.as_ref().is_some_and(|agent| self.is_behind(agent));
         let event = Event::Asked { question: Box::new(ask.question.clone()) };
-        if self.session.journal.write(&ask.who, vec![event]).await.is_ok() {
-            let until = self.session.parts.answer_timeout.map(|patience| Instant::now() + patience);
-            self.approvals.open(ask, until);
+        if self.core.journal.write(&ask.who, vec![event]).await.is_ok() {
+            let until = self.core.parts.answer_timeout.map(|patience| Instant::now() + patience);
+            self.permissions.approvals.open(ask, until);
         }
     }
 
     /// Answers a question whose time is up, as anyone else would.
     async fn expired(&mut self, question: QuestionId) {
-        let seconds = self.session.parts.answer_timeout.unwrap_or_default().as_secs();
+        let seconds = self.core.parts.answer_timeout.unwrap_or_default().as_secs();
         let message = format!("no answer within {seconds} seconds (`permissions.answerTimeout`)");
         let answer = Answer::Deny { message, interrupt: false };
         let event = Event::Answered { question, answer: answer.clone(), by: "nobody".to_owned() };
         // A journal that is lost ends the run; the call must not wait beyond that.
-        let _ = self.session.journal.write(&self.who, vec![event]).await;
-        let under = self.rights.borrow().clone();
-        self.approvals.answer(question, Heard { answer, under, by: DecidedBy::Nobody });
+        let _ = self.core.journal.write(&self.core.who, vec![event]).await;
+        let under = self.permissions.rights.borrow().clone();
+        self.permissions.approvals.answer(question, Heard { answer, under, by: DecidedBy::Nobody });
     }
 
     /// Records that a server stopped waiting for its answer. A call's question is closed by the end of the call.
@@ -1177,7 +1142,7 @@ impl SessionActor {
         let answer = Answer::Elicited(Elicited::plain(ElicitationAction::Cancel));
         let event = Event::Answered { question, answer, by: "nobody".to_owned() };
         // A journal that is lost is found lost by the next run.
-        let _ = self.session.journal.write(&self.who, vec![event]).await;
+        let _ = self.core.journal.write(&self.core.who, vec![event]).await;
     }
 
     /// Hands an answer to the call that waits for it. What it changes for later calls is on record before it, in the
@@ -1191,7 +1156,7 @@ impl SessionActor {
         updates: Vec<PermissionUpdate>,
         by: String,
     ) {
-        let Some(asked) = self.approvals.questions().find(|open| open.id == question) else {
+        let Some(asked) = self.permissions.approvals.questions().find(|open| open.id == question) else {
             let reason = format!("no open question with this id: {question}");
             return self.reply(id, Reply::Refused { reason });
         };
@@ -1214,37 +1179,39 @@ impl SessionActor {
         let mut events = change.events();
         let decided_by = DecidedBy::answering(&by);
         events.push(Event::Answered { question, answer: answer.on_record(), by });
-        if let Err(lost) = self.session.journal.write(&self.who, events).await {
+        if let Err(lost) = self.core.journal.write(&self.core.who, events).await {
             return self.reply(id, Reply::Refused { reason: lost.to_string() });
         }
         let value = change.not_done().map_or(Value::Null, |reason| serde_json::json!({"not_done": reason}));
         let keeps = self.adopt(change);
-        self.approvals.answer(question, Heard { answer, under, by: decided_by });
+        self.permissions.approvals.answer(question, Heard { answer, under, by: decided_by });
         self.keep(id, keeps, value);
     }
 
     fn interrupt(&mut self, id: RequestId) {
         self.stop_turn(BY_INTERRUPT);
         self.stop_typed();
-        self.reply(id, Reply::Done { value: serde_json::json!({"still_queued": lines(&self.queue)}) });
+        self.reply(
+            id,
+            Reply::Done { value: serde_json::json!({"still_queued": lines(&self.prompts.queue)}) },
+        );
     }
 
     /// Ends the root's turn, and all that it waits for.
     pub fn stop_turn(&mut self, by: &str) {
-        if let Some(running) = &self.running {
+        if let Some(running) = &self.root.running {
             running.control.stop(by);
         }
         self.stop_foreground(None, by);
     }
 
     async fn set_mode(&mut self, id: RequestId, mode: Mode) {
-        let session = &self.session;
-        if let Err(reason) = spec::check_later_mode(mode, &session.parts, &session.request) {
+        if let Err(reason) = spec::check_later_mode(mode, &self.core.parts, &self.core.request) {
             return self.reply(id, Reply::Refused { reason });
         }
-        match self.session.journal.write(&self.who, vec![Event::ModeChanged { mode }]).await {
+        match self.core.journal.write(&self.core.who, vec![Event::ModeChanged { mode }]).await {
             Ok(_) => {
-                self.rights.send_modify(|rights| rights.change_mode(mode));
+                self.permissions.rights.send_modify(|rights| rights.change_mode(mode));
                 self.reply(id, done());
             }
             Err(lost) => self.reply(id, Reply::Refused { reason: lost.to_string() }),
@@ -1253,7 +1220,7 @@ impl SessionActor {
 
     /// Changes what may be done, because a host wants it.
     async fn permit(&mut self, id: RequestId, updates: Vec<PermissionUpdate>) {
-        let known: Vec<&str> = self.session.parts.tools.names().collect();
+        let known: Vec<&str> = self.core.parts.tools.names().collect();
         if let Some(reason) = updates.iter().find_map(|update| rights_changes::names_no_tool(update, &known))
         {
             return self.reply(id, Reply::Refused { reason });
@@ -1289,30 +1256,29 @@ impl SessionActor {
         if events.is_empty() || by == Changing::ByItself && over.is_err() {
             return over;
         }
-        self.session.journal.write(&self.who, events).await.map_err(|lost| lost.to_string())?;
+        self.core.journal.write(&self.core.who, events).await.map_err(|lost| lost.to_string())?;
         let keeps = self.adopt(change);
         over.map(|_| keeps)
     }
 
     /// What may be done now, to be changed.
     fn changing(&self) -> Change {
-        let session = &self.session;
-        let bypass = spec::check_later_mode(Mode::BypassPermissions, &session.parts, &session.request);
-        Change::new(&self.rights.borrow(), &session.directories, bypass)
+        let bypass = spec::check_later_mode(Mode::BypassPermissions, &self.core.parts, &self.core.request);
+        Change::new(&self.permissions.rights.borrow(), &self.place.directories, bypass)
     }
 
     /// Lets what was changed, and is on record, hold; gives what of it is to be written into settings.
     fn adopt(&mut self, change: Change) -> Vec<Keep> {
         let Change { rights, directories, keeps, .. } = change;
-        if self.session.directories != directories {
-            self.session.directories = directories;
-            if let Some(running) = &self.running {
+        if self.place.directories != directories {
+            self.place.directories = directories;
+            if let Some(running) = &self.root.running {
                 let now = running.control.run.now();
                 let worktree = now.worktree.as_deref().cloned();
-                running.control.move_to(now.cwd.clone(), worktree, self.session.directories());
+                running.control.move_to(now.cwd.clone(), worktree, self.place.directories());
             }
         }
-        self.rights.send_replace(rights);
+        self.permissions.rights.send_replace(rights);
         keeps
     }
 
@@ -1342,8 +1308,8 @@ impl SessionActor {
         }
         let value = serde_json::json!({"model": model.name});
         // Whoever chooses a model while a command has its own means the session's.
-        if self.own_model.is_some() {
-            self.own_model = Some(model);
+        if self.offer.own_model.is_some() {
+            self.offer.own_model = Some(model);
         } else {
             self.use_model(model);
         }
@@ -1354,10 +1320,10 @@ impl SessionActor {
     /// the record.
     fn resolved(&self, name: &str) -> Result<(Arc<Model>, Option<String>), String> {
         let first =
-            || self.session.request.model.clone().unwrap_or_else(|| self.session.parts.models.default_name());
+            || self.core.request.model.clone().unwrap_or_else(|| self.core.parts.models.default_name());
         let name = if name == "default" { first() } else { name.to_owned() };
-        let (model, remark) = self.session.parts.models.main(&name)?;
-        spec::check_limits(&self.session.request.limits, &model).map_err(|error| error.to_string())?;
+        let (model, remark) = self.core.parts.models.main(&name)?;
+        spec::check_limits(&self.core.request.limits, &model).map_err(|error| error.to_string())?;
         Ok((model, remark))
     }
 
@@ -1367,49 +1333,49 @@ impl SessionActor {
             0 => Thinking::Disabled,
             budget_tokens => Thinking::Enabled { budget_tokens, display: None },
         });
-        self.thinking = thinking;
-        self.use_model(Arc::clone(&self.session.model));
+        self.offer.thinking = thinking;
+        self.use_model(Arc::clone(&self.offer.model));
     }
 
     fn use_model(&mut self, model: Arc<Model>) {
-        let mut head = spec::root_settings(&self.session.request, &model, (*self.session.head).clone());
-        if let Some(thinking) = &self.thinking {
+        let mut head = spec::root_settings(&self.core.request, &model, (*self.offer.head).clone());
+        if let Some(thinking) = &self.offer.thinking {
             head.thinking = Some(thinking.clone());
         }
-        self.session.wire_head = Arc::new(model.dialect.head(&head));
-        self.session.head = Arc::new(head);
-        self.session.model = model;
+        self.offer.wire_head = Arc::new(model.dialect.head(&head));
+        self.offer.head = Arc::new(head);
+        self.offer.model = model;
     }
 
     fn close(&mut self, closing: Closing) {
-        self.queue.clear();
-        self.queued_bytes = 0;
-        for (id, ..) in std::mem::take(&mut self.rewinds) {
+        self.prompts.queue.clear();
+        self.prompts.queued_bytes = 0;
+        for (id, ..) in std::mem::take(&mut self.prompts.rewinds) {
             self.reply(id, Reply::Refused { reason: "the session ends".to_owned() });
         }
         if let Some(running) =
-            self.running.as_ref().filter(|running| !running.control.run.cancel.is_cancelled())
+            self.root.running.as_ref().filter(|running| !running.control.run.cancel.is_cancelled())
         {
-            let mut asked = self.approvals.questions();
+            let mut asked = self.permissions.approvals.questions();
             let is_asking = asked.any(|asked| asked.agent.is_none() && asked.elicitation.is_none());
             let by = if is_asking { Outcome::BY_END_ASKING } else { BY_END };
             running.control.close(by);
         }
         self.stop_all(BY_END);
-        self.cancel.cancel();
-        self.session.journal.hurry();
-        self.closing = closing;
+        self.core.cancel.cancel();
+        self.core.journal.hurry();
+        self.finish.closing = closing;
     }
 
     /// What a command can stop while the session's task waits for something else.
     fn stopper(&self) -> Stopper {
-        let turn = self.running.as_ref().map(|running| running.control.clone());
+        let turn = self.root.running.as_ref().map(|running| running.control.clone());
         let stop_turn = Box::new(move || {
             if let Some(turn) = &turn {
                 turn.stop(BY_INTERRUPT);
             }
         });
-        Stopper { stop_turn, journal: self.session.journal.clone() }
+        Stopper { stop_turn, journal: self.core.journal.clone() }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::git;
 use crate::mcp::{self, SessionServers};
 use crate::progress::refold_root;
 use crate::repository;
-use crate::session::actor::{Session, SessionActor};
+use crate::session::actor::SessionActor;
 use crate::skill;
 
 /// How much of an output's end is shown.
@@ -29,16 +29,16 @@ impl SessionActor {
         match what {
             Inspected::Context => self.inspect_context(id),
             Inspected::Servers => {
-                let details = self.session.servers.as_ref().map(SessionServers::details);
+                let details = self.place.servers.as_ref().map(SessionServers::details);
                 self.reply(id, held(&details.unwrap_or_default()));
             }
             Inspected::Rules => {
-                let rights = self.rights.borrow();
+                let rights = self.permissions.rights.borrow();
                 let rules = RulesInForce {
                     mode: rights.mode,
                     rules: (*rights.rules).clone(),
-                    cwd: self.session.request.cwd.clone(),
-                    directories: self.session.directories(),
+                    cwd: self.core.request.cwd.clone(),
+                    directories: self.place.directories(),
                 };
                 self.reply(id, held(&rules));
             }
@@ -51,15 +51,15 @@ impl SessionActor {
     /// A root that works has its conversation; then it is read from the record, once for all who wait.
     fn inspect_context(&mut self, id: RequestId) {
         if let Some(context) = self.resting_context() {
-            let used = context_use(&self.session, context);
+            let used = context_use(self, context);
             return self.reply(id, held(&used));
         }
-        let frame = frame(&self.session);
-        if !lock(&self.reads).ask(id, frame) {
+        let frame = frame(self);
+        if !lock(&self.core.reads).ask(id, frame) {
             return;
         }
-        let (run, reads) = (self.root_control().run, Arc::clone(&self.reads));
-        let (journal, who) = (self.session.journal.clone(), self.who.clone());
+        let (run, reads) = (self.root_control().run, Arc::clone(&self.core.reads));
+        let (journal, who) = (self.core.journal.clone(), self.core.who.clone());
         tokio::spawn(async move {
             loop {
                 // What was asked for while it was read is answered with what is on record by then.
@@ -80,9 +80,10 @@ impl SessionActor {
     }
 
     fn inspect_changes(&self, id: RequestId) {
-        let parts = &self.session.parts;
-        let (environment, trusted) = (Arc::clone(&parts.environment), self.rights.borrow().trusted);
-        let (cwd, maker) = (self.session.request.cwd.clone(), parts.sandbox.clone());
+        let parts = &self.core.parts;
+        let (environment, trusted) =
+            (Arc::clone(&parts.environment), self.permissions.rights.borrow().trusted);
+        let (cwd, maker) = (self.core.request.cwd.clone(), parts.sandbox.clone());
         let Some(guard) = parts.processes.clone() else {
             let reason = "processes cannot be started in this run".to_owned();
             return self.reply(id, Reply::Refused { reason });
@@ -100,7 +101,7 @@ impl SessionActor {
     }
 
     fn inspect_output(&self, id: RequestId, task: &TaskId) {
-        let row = self.tree.tasks.rows().find(|row| row.record.task == *task);
+        let row = self.tasks.table.rows().find(|row| row.record.task == *task);
         let Some(row) = row.filter(|row| row.record.kind == TaskKind::LocalBash) else {
             let reason = format!("no command of this session has this id: {task}");
             return self.reply(id, Reply::Refused { reason });
@@ -148,20 +149,20 @@ pub fn held(value: &impl Serialize) -> Reply {
 }
 
 /// What fills the window now.
-fn context_use(session: &Session, context: &Context) -> ContextUse {
+fn context_use(session: &SessionActor, context: &Context) -> ContextUse {
     filled(frame(session), context)
 }
 
 /// What stands around a conversation: all but the messages.
-fn frame(session: &Session) -> ContextUse {
-    let model = &session.model;
-    let (window, compaction) = (model.info.window, session.parts.compaction);
-    let room = window.saturating_sub(session.head.max_output_tokens.min(window / 2));
+fn frame(session: &SessionActor) -> ContextUse {
+    let model = &session.offer.model;
+    let (window, compaction) = (model.info.window, session.core.parts.compaction);
+    let room = window.saturating_sub(session.offer.head.max_output_tokens.min(window / 2));
     ContextUse {
         model: model.id.clone(),
         window,
         compacts_at: compaction.automatic.then(|| room * compaction.at_percent / 100),
-        parts: around(&session.head, session),
+        parts: around(&session.offer.head, session),
         ..ContextUse::default()
     }
 }
@@ -193,17 +194,17 @@ fn part(kind: ContextKind, name: &str, of: &str, tokens: u64) -> ContextPart {
 }
 
 /// The parts of a head, and the instruction files that stand at the beginning of the conversation.
-fn around(head: &Head, session: &Session) -> Vec<ContextPart> {
+fn around(head: &Head, session: &SessionActor) -> Vec<ContextPart> {
     let system = head.system.iter().map(String::len).sum();
     let mut all = vec![part(ContextKind::System, "", "", estimate(system))];
-    let custom = session.agents.iter().filter(|one| one.source != AgentSource::Builtin && !one.hidden);
+    let custom = session.offer.agents.iter().filter(|one| one.source != AgentSource::Builtin && !one.hidden);
     let agents: Vec<ContextPart> = custom
         .map(|one| {
             let tokens = estimate(one.name.len() + one.description.len());
             part(ContextKind::Agent, &one.name, &word(one.source), tokens)
         })
         .collect();
-    let servers = session.servers.as_ref().map(SessionServers::all).unwrap_or_default();
+    let servers = session.place.servers.as_ref().map(SessionServers::all).unwrap_or_default();
     for schema in &head.tools {
         let bytes = schema.name.len() + schema.description.len() + schema.input_schema.to_string().len();
         let mut tokens = estimate(bytes);
@@ -228,6 +229,7 @@ fn around(head: &Head, session: &Session) -> Vec<ContextPart> {
     }
     all.extend(
         session
+            .place
             .instructions
             .iter()
             .map(|one| part(ContextKind::Memory, one.path.as_str(), "", estimate(one.text.len()))),

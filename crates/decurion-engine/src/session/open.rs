@@ -28,7 +28,6 @@ use crate::session::parts::Parts;
 use crate::session::resume::{Folded, Opened};
 use crate::session::rights_changes::RightsChanges;
 use crate::session::spec::HeadAndTools;
-use crate::session::tree::Tree;
 use crate::session::{resume, spec};
 use crate::skill::SkillTool;
 use crate::spill::SpillInto;
@@ -447,7 +446,6 @@ impl Engine {
             // Its conversation has begun already.
             left_out.clear();
         }
-        let tree = Tree::new(opened.folded.tasks, opened.folded.parked);
         let journal = start_journal(parts, opened.journal)?.branched(opened.folded.branches);
         Ok(Session {
             id: opened.id,
@@ -478,7 +476,8 @@ impl Engine {
             files: opened.files,
             // A head from the record may tell of others.
             agents: if recorded { Vec::new() } else { parts.agents.all() },
-            tree,
+            tasks: opened.folded.tasks,
+            parked: opened.folded.parked,
             servers,
             host: host.clone(),
             model,

@@ -16,7 +16,7 @@ use super::actor::SessionActor;
 impl SessionActor {
     /// Uses these servers; replies when each new one has come up, has failed, or was waited for long enough.
     pub fn set_servers(&mut self, id: RequestId, wanted: Vec<McpServer>) {
-        let Some(servers) = &mut self.session.servers else { return self.no_servers(id) };
+        let Some(servers) = &mut self.place.servers else { return self.no_servers(id) };
         let (added, removed) = servers.set(wanted);
         let patience = servers.patience();
         self.reply_later(id, async move {
@@ -30,7 +30,7 @@ impl SessionActor {
 
     /// Connects to a server again; replies when it has come up or has not.
     pub fn reconnect_server(&self, id: RequestId, name: &str) {
-        let Some(servers) = &self.session.servers else { return self.no_servers(id) };
+        let Some(servers) = &self.place.servers else { return self.no_servers(id) };
         match servers.reconnect(name) {
             Ok(server) => self.reply_when_up(id, server),
             Err(reason) => self.reply(id, Reply::Refused { reason }),
@@ -39,7 +39,7 @@ impl SessionActor {
 
     /// Switches a server off, or on again; what it offers is told with the next prompt.
     pub fn toggle_server(&mut self, id: RequestId, name: &str, on: bool) {
-        let Some(servers) = &mut self.session.servers else { return self.no_servers(id) };
+        let Some(servers) = &mut self.place.servers else { return self.no_servers(id) };
         match servers.toggle(name, on) {
             Ok(Some(server)) => self.reply_when_up(id, server),
             Ok(None) => self.reply(id, Reply::Done { value: Value::Null }),
@@ -64,7 +64,7 @@ impl SessionActor {
 
     /// Replies as soon as this is known, beside the session's task.
     pub fn reply_later(&self, request: RequestId, reply: impl Future<Output = Reply> + Send + 'static) {
-        let (journal, who) = (self.session.journal.clone(), self.who.clone());
+        let (journal, who) = (self.core.journal.clone(), self.core.who.clone());
         tokio::spawn(async move {
             let reply = reply.await;
             journal.publish(&who, Event::Replied { request, reply });

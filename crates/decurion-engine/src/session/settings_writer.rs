@@ -18,10 +18,10 @@ impl SessionActor {
         if keeps.is_empty() {
             return self.reply(request, Reply::Done { value });
         }
-        let settings = Arc::clone(&self.session.parts.settings);
-        let (journal, who) = (self.session.journal.clone(), self.who.clone());
-        self.keeping.retain(|work| !work.is_finished());
-        self.keeping.push(tokio::spawn(async move {
+        let settings = Arc::clone(&self.core.parts.settings);
+        let (journal, who) = (self.core.journal.clone(), self.core.who.clone());
+        self.permissions.keeping.retain(|work| !work.is_finished());
+        self.permissions.keeping.push(tokio::spawn(async move {
             let written = tokio::task::spawn_blocking(move || write(&*settings, &keeps)).await;
             let Written { kept, not_kept } = written.unwrap_or_else(|_| Written {
                 kept: Vec::new(),
@@ -44,7 +44,7 @@ impl SessionActor {
 
     /// Waits until all that was to be written is, or cannot be.
     pub async fn finish_keeping(&mut self) {
-        for work in std::mem::take(&mut self.keeping) {
+        for work in std::mem::take(&mut self.permissions.keeping) {
             let _ = work.await;
         }
     }

@@ -14,23 +14,19 @@ pub mod requests;
 mod revive;
 mod shell_lines;
 
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use decurion_model::{Head, WireHead};
 use decurion_protocol::{
-    AgentDefinition, AgentId, Attention, CallId, Delivery, Event, LineId, Mail, Outcome, QuestionId, TaskId,
-    TaskRecord,
+    AgentDefinition, AgentId, Attention, Delivery, Event, LineId, Mail, TaskId, TaskRecord,
 };
 use decurion_tools::ToolSet;
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
 use crate::budget::AccountId;
 use crate::child::ModeStep;
 use crate::context::Context;
-use crate::foreground::ForegroundShells;
 use crate::journal::Who;
 use crate::permission::Grant;
 use crate::ports::Model;
@@ -41,86 +37,16 @@ use crate::session::listing;
 use crate::session::resources::Resources;
 use crate::session::run_task::Said;
 use crate::session_port::{BackgroundShell, Looked, MayEnd, Sent};
-use crate::task::{Row, TaskTable};
+use crate::task::Row;
 
 pub use begin::apart;
 use requests::SessionRequest;
 
-/// What the session's task keeps about its tree.
-#[derive(Default)]
-pub struct Tree {
-    /// Every task, and what is still to be told.
-    pub tasks: TaskTable,
-    /// How each living task is ended.
-    cancels: HashMap<TaskId, CancellationToken>,
-    /// The runs of living agents.
-    runs: HashMap<AgentId, RunControl>,
-    /// Set when there is something to tell an agent; none is the root.
-    told: HashMap<Option<AgentId>, Arc<AtomicBool>>,
-    /// Agents that want to end and wait for their own agents.
-    ending: HashMap<AgentId, WantsToEnd>,
-    /// Agents that wait for a place.
-    queue: VecDeque<Launch>,
-    /// Agents that have begun and not ended.
-    running: HashSet<TaskId>,
-    /// Agents that were held, may go on and wait for a place.
-    returning: VecDeque<TaskId>,
-    /// Agents that were held with all below them: what they still begin is held too.
-    paused_trees: HashSet<TaskId>,
-    /// Agents that were held when the process before this one died.
-    paused_before: HashSet<TaskId>,
-    /// Endings that a waiting call was given, and whose.
-    handed: Vec<(Delivery, Option<AgentId>)>,
-    /// Questions of an earlier process that nobody has answered, by who asks and for which call.
-    pub parked: HashMap<(Option<AgentId>, decurion_protocol::CallId), QuestionId>,
-    /// Endings that nobody was told of, because whoever should have been was over.
-    pub unheard: Vec<Outcome>,
-    /// Shells that someone waits for.
-    pub shells: Arc<ForegroundShells>,
-    /// How often anything was begun or taken up again.
-    pub begun: u32,
-    /// Shells that ended with their agent and are named in its report.
-    reported: HashSet<TaskId>,
-    /// How many notification turns in a row began new background work.
-    pub notified: u32,
-    /// Commands that a person runs himself, and how each is ended.
-    typed: HashMap<CallId, CancellationToken>,
-    /// How many agents are being prepared that have not begun.
-    preparing: u32,
-    /// Whether the session is on its way into a checkout of its own, or out of one.
-    relocating: bool,
-    /// Agents that are over but for what they left running, and who waits for the end of that.
-    closing: HashMap<AgentId, (Vec<String>, oneshot::Sender<Vec<String>>)>,
-    /// Heads that are stored already.
-    heads: HashSet<String>,
-    /// Definitions with what calls and memories added to them, each with the one it was made from.
-    adapted: Vec<(Arc<AgentDefinition>, Arc<AgentDefinition>)>,
-    /// Tools and heads of children begun so far.
-    outfits: Vec<Arc<Outfit>>,
-    /// The accounts of agents; they outlast their runs.
-    accounts: HashMap<AgentId, AccountId>,
-}
-
-impl Tree {
-    /// The tree that a record tells of.
-    pub fn new(
-        tasks: TaskTable,
-        parked: HashMap<(Option<AgentId>, decurion_protocol::CallId), QuestionId>,
-    ) -> Self {
-        Self { tasks, parked, ..Self::default() }
-    }
-
-    /// How many agents are being prepared that have not begun.
-    pub fn preparing(&self) -> u32 {
-        self.preparing
-    }
-}
-
 /// An agent that wants to end: its run, the last line of its conversation, and where the answer goes.
-type WantsToEnd = (RunHandle, Option<LineId>, oneshot::Sender<MayEnd>);
+pub type WantsToEnd = (RunHandle, Option<LineId>, oneshot::Sender<MayEnd>);
 
 /// An agent that is ready to begin.
-struct Launch {
+pub struct Launch {
     control: RunControl,
     context: Context,
     /// What it hears first; put on record before it begins.
@@ -157,7 +83,7 @@ impl SessionActor {
             }
             SessionRequest::Halt(agent) => self.halt(agent),
             SessionRequest::Look(task, reply) => drop(reply.send(self.look(&task))),
-            SessionRequest::UnderWay(reply) => drop(reply.send(listing::under_way(&self.tree.tasks))),
+            SessionRequest::UnderWay(reply) => drop(reply.send(listing::under_way(&self.tasks.table))),
             SessionRequest::Claim(delivery, reply) => drop(reply.send(self.claim(delivery))),
             SessionRequest::Stop(task, by, reply) => {
                 let stopped = self.stop(&task, &by).ok_or_else(|| format!("No task found with ID: {task}"));
@@ -194,14 +120,15 @@ impl SessionActor {
     /// Tells an agent something; one that has ended is taken up again for that.
     pub async fn mail(&mut self, from: Option<AgentId>, to: &AgentId, text: String) -> Result<Sent, String> {
         let unknown = || format!("No agent found with ID: {to}");
-        let row = self.tree.tasks.row(&to.clone().into()).filter(|row| row.is_agent()).ok_or_else(unknown)?;
+        let row =
+            self.tasks.table.row(&to.clone().into()).filter(|row| row.is_agent()).ok_or_else(unknown)?;
         let alive = row.is_alive();
         if !alive {
             self.check_type(row.record.agent_type.as_deref().unwrap_or_default())?;
         }
         let (parent, above) = self.hearer(from.as_ref(), to);
         let mail = Box::new(Mail { from, to: Some(to.clone()), text });
-        let who = self.who.clone();
+        let who = self.core.who.clone();
         self.record(&who, Event::Mailed { mail }).await?;
         if alive {
             self.wake(Some(to)).await;
@@ -217,10 +144,10 @@ impl SessionActor {
     /// Who hears of an agent that goes on because of what someone said, and whether that is the one who said it:
     /// whoever it works for, however far above; of what others ask, the nearest above that is at work.
     pub fn hearer(&self, from: Option<&AgentId>, to: &AgentId) -> (Option<AgentId>, bool) {
-        let mut at = self.tree.tasks.row(&to.clone().into()).and_then(|row| row.record.parent.clone());
+        let mut at = self.tasks.table.row(&to.clone().into()).and_then(|row| row.record.parent.clone());
         let mut nearest = None;
         // A record that was tampered with could lead in a circle.
-        for _ in 0..=self.tree.tasks.total() {
+        for _ in 0..=self.tasks.table.total() {
             let Some(above) = at else { break };
             if from == Some(&above) {
                 return (Some(above), true);
@@ -228,18 +155,18 @@ impl SessionActor {
             if nearest.is_none() && self.is_at_work(&above) {
                 nearest = Some(above.clone());
             }
-            at = self.tree.tasks.row(&above.into()).and_then(|row| row.record.parent.clone());
+            at = self.tasks.table.row(&above.into()).and_then(|row| row.record.parent.clone());
         }
         if from.is_none() { (None, true) } else { (nearest, false) }
     }
 
     /// Whether an agent has not ended.
     pub fn is_at_work(&self, agent: &AgentId) -> bool {
-        self.tree.tasks.row(&agent.clone().into()).is_some_and(Row::is_alive)
+        self.tasks.table.row(&agent.clone().into()).is_some_and(Row::is_alive)
     }
 
     fn look(&self, task: &TaskId) -> Option<Looked> {
-        let row = self.tree.tasks.row(task)?;
+        let row = self.tasks.table.row(task)?;
         Some(Looked {
             record: row.record.clone(),
             view: row.view.subscribe(),
@@ -250,12 +177,12 @@ impl SessionActor {
 
     fn claim(&mut self, delivery: Delivery) -> bool {
         let Delivery::Ending(id) = &delivery else { return false };
-        let Some(whose) = self.tree.tasks.row(&id.task).map(|row| row.record.parent.clone()) else {
+        let Some(whose) = self.tasks.table.row(&id.task).map(|row| row.record.parent.clone()) else {
             return false;
         };
-        let taken = self.tree.tasks.take(&delivery);
+        let taken = self.tasks.table.take(&delivery);
         if taken {
-            self.tree.handed.push((delivery, whose.clone()));
+            self.tasks.handed.push((delivery, whose.clone()));
             self.mark_told(whose.as_ref());
         }
         taken
@@ -263,34 +190,34 @@ impl SessionActor {
 
     /// Puts an event of the session on record and takes it into the table.
     pub async fn record(&mut self, who: &Who, event: Event) -> Result<(), String> {
-        let written = self.session.journal.write(who, vec![event]).await.map_err(|lost| lost.to_string())?;
+        let written = self.core.journal.write(who, vec![event]).await.map_err(|lost| lost.to_string())?;
         for envelope in &written {
-            self.tree.tasks.apply(envelope);
+            self.tasks.table.apply(envelope);
         }
         Ok(())
     }
 
     /// Whether nobody works, waits for a place or is still to be told something.
     pub fn is_quiet(&self) -> bool {
-        self.tree.running.is_empty()
-            && self.tree.queue.is_empty()
-            && self.tree.typed.is_empty()
-            && self.tree.tasks.is_quiet()
+        self.slots.running.is_empty()
+            && self.slots.queue.is_empty()
+            && self.tasks.typed.is_empty()
+            && self.tasks.table.is_quiet()
     }
 
     /// The same, commands in the background left out.
     pub fn agents_are_quiet(&self) -> bool {
-        self.tree.queue.is_empty()
-            && self.tree.typed.is_empty()
+        self.slots.queue.is_empty()
+            && self.tasks.typed.is_empty()
             && self.only_shells()
-            && self.tree.tasks.is_all_told()
+            && self.tasks.table.is_all_told()
     }
 
     /// Whether an agent, or one that it works for, is in the background.
     pub fn is_behind(&self, agent: &AgentId) -> bool {
         let mut at = Some(agent.clone());
-        for _ in 0..=self.tree.tasks.total() {
-            let row = at.clone().and_then(|agent| self.tree.tasks.row(&agent.into()));
+        for _ in 0..=self.tasks.table.total() {
+            let row = at.clone().and_then(|agent| self.tasks.table.row(&agent.into()));
             let Some(row) = row else { return false };
             if !row.is_foreground() {
                 return true;
@@ -302,22 +229,22 @@ impl SessionActor {
 
     /// Whether only shells of the root are alive.
     pub fn only_shells(&self) -> bool {
-        self.tree.running.is_empty() && self.tree.tasks.rows().all(|row| !row.is_alive() || !row.is_agent())
+        self.slots.running.is_empty() && self.tasks.table.rows().all(|row| !row.is_alive() || !row.is_agent())
     }
 
     /// The command lines that run in the background.
     pub fn background_commands(&self) -> Vec<String> {
-        let alive = self.tree.tasks.rows().filter(|row| row.is_alive() && !row.is_agent());
+        let alive = self.tasks.table.rows().filter(|row| row.is_alive() && !row.is_agent());
         alive.map(|row| row.record.prompt.clone()).collect()
     }
 
     /// Whether any task is alive.
     pub fn is_alive(&self) -> bool {
-        !self.tree.running.is_empty()
-            || !self.tree.cancels.is_empty()
-            || !self.tree.typed.is_empty()
-            || self.tree.preparing > 0
-            || self.tree.relocating
+        !self.slots.running.is_empty()
+            || !self.tasks.cancels.is_empty()
+            || !self.tasks.typed.is_empty()
+            || self.slots.preparing > 0
+            || self.place.relocating
     }
 }
 
@@ -339,7 +266,7 @@ struct Family {
 }
 
 /// The tools and the head of a child; the same for all that are alike.
-pub(crate) struct Outfit {
+pub struct Outfit {
     tools: Arc<ToolSet>,
     /// The same less those of servers of its own, which others that are alike have anew.
     base: Arc<ToolSet>,

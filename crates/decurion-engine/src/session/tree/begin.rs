@@ -59,12 +59,12 @@ impl SessionActor {
             if is_fork { definition } else { self.with_call(&definition, &mut spawning, &mut remarks) };
         let asker = &spawning.asker;
         self.check_limits(asker, is_fork)?;
-        let settings = &self.session.parts.agent_settings;
+        let settings = &self.core.parts.agent_settings;
         let background =
             child::background(settings, spawning.input.run_in_background, &definition, is_fork).value;
         self.check_notified(asker, background)?;
         if let Some(most) = settings.max_total
-            && self.tree.tasks.total() + self.tree.preparing >= most
+            && self.tasks.table.total() + self.slots.preparing >= most
         {
             return Err(total_reached(most));
         }
@@ -91,7 +91,7 @@ impl SessionActor {
     ) -> Arc<AgentDefinition> {
         let schema = spawning.input.output_schema.take();
         let memory = definition.equipment.memory.as_deref().and_then(|scope| {
-            let memory = self.session.parts.library.memory(scope, definition);
+            let memory = self.core.parts.library.memory(scope, definition);
             memory.map_err(|reason| remarks.push(format!("The agent runs without its memory: {reason}"))).ok()
         });
         if schema.is_none() && memory.is_none() {
@@ -105,30 +105,30 @@ impl SessionActor {
         let same = |(of, made): &&(Arc<AgentDefinition>, Arc<AgentDefinition>)| {
             Arc::ptr_eq(of, definition) && **made == whole
         };
-        if let Some((_, made)) = self.tree.adapted.iter().find(same) {
+        if let Some((_, made)) = self.outfits.adapted.iter().find(same) {
             return Arc::clone(made);
         }
         let made = Arc::new(whole);
-        self.tree.adapted.push((Arc::clone(definition), Arc::clone(&made)));
+        self.outfits.adapted.push((Arc::clone(definition), Arc::clone(&made)));
         made
     }
 
     /// The definition of this name, without regard to case.
     pub(super) fn definition(&self, name: &str) -> Result<Arc<AgentDefinition>, String> {
-        if let Some(found) = self.session.parts.agents.find(name) {
+        if let Some(found) = self.core.parts.agents.find(name) {
             return Ok(found);
         }
-        let all = self.session.parts.agents.all();
-        let forks = self.session.parts.agent_settings.forks;
+        let all = self.core.parts.agents.all();
+        let forks = self.core.parts.agent_settings.forks;
         if forks && name.eq_ignore_ascii_case(fork::NAME) {
             return Ok(Arc::new(fork::definition()));
         }
-        let known = offered_types(&all, forks, &self.rights.borrow().rules);
+        let known = offered_types(&all, forks, &self.permissions.rights.borrow().rules);
         Err(format!("Agent type '{name}' not found. The types are: {}", known.join(", ")))
     }
 
     pub(super) fn check_limits(&self, asker: &RunHandle, is_fork: bool) -> Result<(), String> {
-        let settings = &self.session.parts.agent_settings;
+        let settings = &self.core.parts.agent_settings;
         if asker.spec.depth >= settings.max_depth {
             return Err(format!(
                 "The limit of nesting is reached (agents.max_depth = {}): do the work yourself.",
@@ -148,7 +148,11 @@ impl SessionActor {
     }
 
     pub(super) fn check_notified(&self, asker: &RunHandle, background: bool) -> Result<(), String> {
-        if background && asker.who.agent.is_none() && self.by_notice && self.tree.notified >= MOST_NOTIFIED {
+        if background
+            && asker.who.agent.is_none()
+            && self.root.by_notice
+            && self.slots.notified >= MOST_NOTIFIED
+        {
             return Err(format!(
                 "{MOST_NOTIFIED} turns in a row were begun by notifications alone and each began more work in \
                  the background. No more is begun until the user says something: finish with what there is."
@@ -221,12 +225,12 @@ impl SessionActor {
         let asker = &spawning.asker;
         let modes: Vec<ModeStep> =
             asker.lineage.modes.iter().copied().chain([ModeStep::of(definition)]).collect();
-        let trusted = self.session.parts.agent_settings.trusted;
+        let trusted = self.core.parts.agent_settings.trusted;
         let is_fork = definition.name == fork::NAME;
-        let rights = self.rights.borrow().clone();
+        let rights = self.permissions.rights.borrow().clone();
         RunSpec {
             run: new_run(),
-            session: self.session.id,
+            session: self.core.id,
             agent: Some(agent.clone()),
             parent: Some(asker.who.run),
             depth: asker.spec.depth + 1,
@@ -290,9 +294,9 @@ impl SessionActor {
         effort: Option<&str>,
     ) -> Result<Arc<decurion_tools::ToolSet>, String> {
         let alike = |outfit: &&Arc<Outfit>| outfit.fits(asker, definition, model, background, effort);
-        match self.tree.outfits.iter().find(alike) {
+        match self.outfits.made.iter().find(alike) {
             Some(outfit) => Ok(Arc::clone(&outfit.base)),
-            None => child_tools(asker, definition, background, &self.session.parts.agent_settings),
+            None => child_tools(asker, definition, background, &self.core.parts.agent_settings),
         }
     }
 
@@ -305,7 +309,7 @@ impl SessionActor {
         let alike = |outfit: &&Arc<Outfit>| {
             outfit.fits(asker, definition, model, *background, effort) && Arc::ptr_eq(&outfit.tools, tools)
         };
-        if let Some(outfit) = self.tree.outfits.iter().find(alike).filter(|_| !is_fork) {
+        if let Some(outfit) = self.outfits.made.iter().find(alike).filter(|_| !is_fork) {
             return Ok(Arc::clone(outfit));
         }
         let (head, wire_head) = if *is_fork {
@@ -332,8 +336,8 @@ impl SessionActor {
             let in_use = |outfit: &Arc<Outfit>| {
                 Arc::ptr_eq(&outfit.tools, &outfit.base) || Arc::strong_count(&outfit.tools) > 1
             };
-            self.tree.outfits.retain(in_use);
-            self.tree.outfits.push(Arc::clone(&outfit));
+            self.outfits.made.retain(in_use);
+            self.outfits.made.push(Arc::clone(&outfit));
         }
         Ok(outfit)
     }
@@ -346,7 +350,7 @@ impl SessionActor {
         shares: bool,
         remarks: &mut Vec<String>,
     ) -> Result<Because<Arc<Model>>, String> {
-        let parts = &self.session.parts;
+        let parts = &self.core.parts;
         let call = spawning.input.model.as_deref();
         let wanted = child::model(&parts.agent_settings, call, definition, shares, &asker.voice.model.name);
         let other = |name: &str| name != "inherit" && name != asker.voice.model.name;
@@ -401,10 +405,10 @@ impl SessionActor {
             let entry = fork::entry(delegating, spawning.call.clone(), &spawning.input.description);
             return Said { entry: Some(entry), prompt, skills, ..Said::default() };
         }
-        let parts = &self.session.parts;
+        let parts = &self.core.parts;
         let note = (!is_fork).then(|| {
-            let (root, home) = (&self.session.request.cwd, parts.home.as_deref());
-            let rules = self.rights.borrow().rules_for("", &[&spec.own_rules]);
+            let (root, home) = (&self.core.request.cwd, parts.home.as_deref());
+            let rules = self.permissions.rights.borrow().rules_for("", &[&spec.own_rules]);
             let withheld = Withheld::new(&rules, root, &spawning.cwd, spec.worktree.as_deref(), home);
             let (instructions, _) = withheld.split(&parts.instructions);
             prompt::opening_note(&prompt::Scene {
@@ -415,7 +419,7 @@ impl SessionActor {
                     .as_ref()
                     .map_or(parts.git_branch.as_deref(), |own| Some(&own.branch)),
                 // Of a checkout of its own nothing was asked.
-                git_status: self.session.git_status.as_deref().filter(|_| spec.worktree.is_none()),
+                git_status: self.place.git_status.as_deref().filter(|_| spec.worktree.is_none()),
                 machine: &parts.machine,
                 date: parts.clock.date(),
                 instructions: &instructions,
@@ -428,19 +432,19 @@ impl SessionActor {
     pub async fn keep_head(&mut self, head: &Head) -> Result<String, String> {
         let bytes = serde_json::to_vec(head).map_err(|error| error.to_string())?;
         let name = spec::head_name(&bytes);
-        if self.tree.heads.contains(&name) {
+        if self.outfits.heads.contains(&name) {
             return Ok(name);
         }
-        if let Some(files) = &self.session.files {
+        if let Some(files) = &self.core.files {
             let stored = crate::session::open::put_head(files, &name, bytes).await;
             stored.map_err(|error| format!("cannot use the state folder: {error}"))?;
         }
-        self.tree.heads.insert(name.clone());
+        self.outfits.heads.insert(name.clone());
         Ok(name)
     }
 
     pub(super) fn link_output(&self, agent: &AgentId) -> camino::Utf8PathBuf {
-        let files = self.session.files.as_ref();
+        let files = self.core.files.as_ref();
         let task: TaskId = agent.clone().into();
         match files.map(|files| files.link_task(agent)) {
             Some(Ok(path)) => path,
@@ -466,12 +470,12 @@ impl SessionActor {
             _ => RequestClass::AgentCustom,
         };
         let tag = RequestTag { agent: spec.definition.name.clone(), path: family.path.clone(), class };
-        let inherited = inherited(&self.tree.tasks, &spec);
-        let mut own = self.session.parts.agents.hooks_of(&spec.definition);
+        let inherited = inherited(&self.tasks.table, &spec);
+        let mut own = self.core.parts.agents.hooks_of(&spec.definition);
         // They become active once it has begun, so they do not see that.
         own.retain(|hook| hook.event != HookEvent::SubagentStart);
-        let (hooks, _) = self.session.hooks.and(own);
-        let fallbacks = self.session.parts.models.fallbacks(&model, spec.fallback_model.as_deref());
+        let (hooks, _) = self.root.session_hooks.and(own);
+        let fallbacks = self.core.parts.models.fallbacks(&model, spec.fallback_model.as_deref());
         let voice = Voice {
             model,
             head: Arc::clone(&outfit.head),
@@ -489,7 +493,7 @@ impl SessionActor {
             tag,
             tools: Arc::clone(&outfit.tools),
             hooks,
-            cancel: self.cancel.child_token(),
+            cancel: self.core.cancel.child_token(),
             told,
             parent_told: Some(parent_told),
             services: self.services(),
@@ -500,7 +504,7 @@ impl SessionActor {
     /// Refuses a model without a price below an account that limits money: its cost could not be counted.
     pub(super) fn check_price(&self, model: &Model, account: AccountId) -> Result<(), String> {
         let limited =
-            self.budget.lock().unwrap_or_else(PoisonError::into_inner).money_left(account).is_some();
+            self.accounts.budget.lock().unwrap_or_else(PoisonError::into_inner).money_left(account).is_some();
         if limited && model.info.price.is_none() {
             return Err(format!(
                 "The money budget of this session needs the price of the model, which is not known: {}. Use \
@@ -513,25 +517,25 @@ impl SessionActor {
 
     /// The account of an agent: the one it has, or a new one that knows what it spent before.
     fn account_of(&mut self, spec: &RunSpec, parent: AccountId) -> AccountId {
-        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut budget = self.accounts.budget.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(agent) = &spec.agent else { return budget.open(Some(parent), &spec.limits) };
-        if let Some(account) = self.tree.accounts.get(agent) {
+        if let Some(account) = self.accounts.by_agent.get(agent) {
             budget.limit(*account, parent, &spec.limits);
             return *account;
         }
-        let spent = self.tree.tasks.spent(&agent.clone().into());
+        let spent = self.tasks.table.spent(&agent.clone().into());
         let account = budget.open_again(Some(parent), &spec.limits, spent);
-        self.tree.accounts.insert(agent.clone(), account);
+        self.accounts.by_agent.insert(agent.clone(), account);
         account
     }
 
     /// How many tasks an agent has begun.
     fn children_begun(&self, agent: Option<&AgentId>) -> u32 {
         let Some(task) = agent.cloned().map(TaskId::from) else { return 0 };
-        if self.tree.tasks.row(&task).is_none() {
+        if self.tasks.table.row(&task).is_none() {
             return 0;
         }
-        u32::try_from(self.tree.tasks.children(Some(&task)).count()).unwrap_or(u32::MAX)
+        u32::try_from(self.tasks.table.children(Some(&task)).count()).unwrap_or(u32::MAX)
     }
 
     /// Puts a child on record, with its start and its prompt, and begins it, or queues it.
@@ -552,9 +556,9 @@ impl SessionActor {
         for step in [StartStep::Task, StartStep::SystemPrompt, StartStep::Mode] {
             resources.took(step);
         }
-        self.tree.begun += 1;
+        self.tasks.begun += 1;
         let task = record.task.clone();
-        let Some(row) = self.tree.tasks.row_mut(&task) else {
+        let Some(row) = self.tasks.table.row_mut(&task) else {
             return Err("the task table is gone".to_owned());
         };
         row.status = launch.control.run.watch_status();
@@ -562,11 +566,11 @@ impl SessionActor {
         let view = row.view.subscribe();
         let model = launch.control.run.voice.model.name.clone();
         self.keep_meta(&record, &launch.control.run.spec);
-        self.tree.cancels.insert(task, launch.control.run.cancel.clone());
+        self.tasks.cancels.insert(task, launch.control.run.cancel.clone());
         resources.took(StartStep::Cancellation);
         launch.resources = resources;
         if queued {
-            self.tree.queue.push_back(launch);
+            self.slots.queue.push_back(launch);
         } else {
             self.begin_agent(launch);
         }
@@ -590,9 +594,9 @@ impl SessionActor {
             let task = record.task.clone();
             parts.push((by.clone(), vec![Event::TaskChanged { task, state }]));
         }
-        let written = self.session.journal.write_all(parts).await.map_err(|lost| lost.to_string())?;
+        let written = self.core.journal.write_all(parts).await.map_err(|lost| lost.to_string())?;
         for envelope in &written {
-            self.tree.tasks.apply(envelope);
+            self.tasks.table.apply(envelope);
             if envelope.agent == who.agent && envelope.run == who.run {
                 launch.context.apply(&envelope.event);
             }
@@ -602,7 +606,7 @@ impl SessionActor {
 
     /// Writes what other readers want to know of an agent beside its transcript. A cache, so its loss is none.
     pub(super) fn keep_meta(&self, record: &TaskRecord, spec: &RunSpec) {
-        let (Some(files), Some(agent)) = (&self.session.files, &spec.agent) else { return };
+        let (Some(files), Some(agent)) = (&self.core.files, &spec.agent) else { return };
         let mut meta = serde_json::json!({
             "agentType": record.agent_type,
             "isBuiltIn": spec.definition.source == AgentSource::Builtin,
@@ -621,27 +625,27 @@ impl SessionActor {
 
     /// Whether another agent may run.
     pub(super) fn has_room(&self, opened: Option<&TaskRecord>) -> bool {
-        let most = self.session.parts.agent_settings.max_running as usize;
-        self.tree.running.len() < most || self.places(opened) > 0
+        let most = self.core.parts.agent_settings.max_running as usize;
+        self.slots.running.len() < most || self.places(opened) > 0
     }
 
     /// How many more agents may run. One that waits for its own agents or is held does no work and is not counted, nor
     /// is one that will wait for the agent to be opened now.
     pub(super) fn places(&self, opened: Option<&TaskRecord>) -> usize {
-        let most = self.session.parts.agent_settings.max_running as usize;
-        let running = &self.tree.running;
+        let most = self.core.parts.agent_settings.max_running as usize;
+        let running = &self.slots.running;
         let waited_for = |row: &&crate::task::Row| row.is_agent() && row.is_alive() && row.is_foreground();
         let parents = self
-            .tree
             .tasks
+            .table
             .rows()
             .filter(waited_for)
             .map(|row| &row.record)
             .chain(opened.filter(|record| record.attention == Attention::Foreground))
             .filter_map(|record| record.parent.as_ref().map(AgentId::as_str));
-        let is_held = |task: &&TaskId| self.tree.tasks.row(task).is_some_and(|row| row.state().is_held());
+        let is_held = |task: &&TaskId| self.tasks.table.row(task).is_some_and(|row| row.state().is_held());
         let idle: HashSet<&str> = parents
-            .chain(self.tree.ending.keys().map(AgentId::as_str))
+            .chain(self.tasks.ending.keys().map(AgentId::as_str))
             .chain(running.iter().filter(is_held).map(TaskId::as_str))
             .collect();
         let idle = running.iter().filter(|task| idle.contains(task.as_str())).count();
@@ -653,16 +657,16 @@ impl SessionActor {
         let run = control.run.clone();
         let Some(agent) = run.spec.agent.clone() else { return };
         let task: TaskId = agent.clone().into();
-        let attention = self.tree.tasks.row(&task).map_or(Attention::Background, |row| row.record.attention);
-        if self.tree.tasks.step(&task, TaskStep::Start { attention }).is_err() {
+        let attention = self.tasks.table.row(&task).map_or(Attention::Background, |row| row.record.attention);
+        if self.tasks.table.step(&task, TaskStep::Start { attention }).is_err() {
             return;
         }
-        self.tree.running.insert(task);
-        if let Some(row) = self.tree.tasks.row(&agent.clone().into()) {
+        self.slots.running.insert(task);
+        if let Some(row) = self.tasks.table.row(&agent.clone().into()) {
             control.follow(row.view.subscribe());
         }
-        self.tree.runs.insert(agent.clone(), control);
-        let (requests, clock) = (self.requests.clone(), Arc::clone(&run.clock));
+        self.tasks.runs.insert(agent.clone(), control);
+        let (requests, clock) = (self.core.requests.clone(), Arc::clone(&run.clock));
         let run_id = run.spec.run;
         tokio::spawn(async move {
             // A panic outside the loop itself is an ending too.
@@ -683,18 +687,18 @@ impl SessionActor {
     /// Begins what waits for a place, as far as there is one.
     pub(super) async fn begin_queued(&mut self) {
         while self.has_room(None) {
-            if let Some(task) = self.tree.returning.pop_front() {
+            if let Some(task) = self.slots.returning.pop_front() {
                 self.return_to_work(task).await;
                 continue;
             }
-            let Some(at) = self.tree.queue.iter().position(|launch| !self.is_paused(launch)) else { return };
-            let Some(launch) = self.tree.queue.remove(at) else { return };
+            let Some(at) = self.slots.queue.iter().position(|launch| !self.is_paused(launch)) else { return };
+            let Some(launch) = self.slots.queue.remove(at) else { return };
             if let Some(task) = launch.control.run.spec.agent.clone().map(TaskId::from)
-                && let Some(attention) = self.tree.tasks.row(&task).and_then(|row| row.state().attention())
+                && let Some(attention) = self.tasks.table.row(&task).and_then(|row| row.state().attention())
             {
-                let (who, state) = (self.who.clone(), TaskState::Running { attention });
+                let (who, state) = (self.core.who.clone(), TaskState::Running { attention });
                 // The run finds a lost journal itself.
-                let _ = self.session.journal.write(&who, vec![Event::TaskChanged { task, state }]).await;
+                let _ = self.core.journal.write(&who, vec![Event::TaskChanged { task, state }]).await;
             }
             self.begin_agent(launch);
         }
@@ -704,20 +708,20 @@ impl SessionActor {
 impl SessionActor {
     /// An agent that was held has a place again.
     async fn return_to_work(&mut self, task: TaskId) {
-        let state = self.tree.tasks.row(&task).map(crate::task::Row::state);
+        let state = self.tasks.table.row(&task).map(crate::task::Row::state);
         // It may have ended or been held again since.
         let Some(TaskState::Queued { attention }) = state else { return };
-        let who = self.who.clone();
+        let who = self.core.who.clone();
         let state = TaskState::Running { attention };
         // The run finds a lost journal itself.
         if self.record(&who, Event::TaskChanged { task: task.clone(), state }).await.is_err() {
-            let _ = self.tree.tasks.step(&task, TaskStep::Start { attention });
+            let _ = self.tasks.table.step(&task, TaskStep::Start { attention });
         }
     }
 
     fn is_paused(&self, launch: &Launch) -> bool {
         let task = launch.control.run.spec.agent.clone().map(TaskId::from);
-        let row = task.and_then(|task| self.tree.tasks.row(&task));
+        let row = task.and_then(|task| self.tasks.table.row(&task));
         row.is_some_and(|row| matches!(row.state(), TaskState::Paused { .. }))
     }
 }

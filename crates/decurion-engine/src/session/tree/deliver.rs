@@ -27,11 +27,11 @@ const IN_FILE: &str = "all of it is at the end of the output file";
 impl SessionActor {
     /// The flag that says that there is something to tell an agent.
     pub fn told(&mut self, agent: Option<AgentId>) -> Arc<AtomicBool> {
-        Arc::clone(self.tree.told.entry(agent).or_default())
+        Arc::clone(self.tasks.told.entry(agent).or_default())
     }
 
     pub(super) fn mark_told(&mut self, agent: Option<&AgentId>) {
-        let waits = self.tree.tasks.has_waiting(agent);
+        let waits = self.tasks.table.has_waiting(agent);
         self.told(agent.cloned()).store(waits, Ordering::Release);
     }
 
@@ -67,10 +67,10 @@ impl SessionActor {
         if events.is_empty() {
             return Vec::new();
         }
-        match self.session.journal.write(who, events).await {
+        match self.core.journal.write(who, events).await {
             Ok(written) => {
                 for envelope in &written {
-                    self.tree.tasks.apply(envelope);
+                    self.tasks.table.apply(envelope);
                 }
                 written
             }
@@ -84,7 +84,7 @@ impl SessionActor {
         let notices =
             self.notices(None).into_iter().filter(|(_, one)| one.as_ref() == Some(delivery)).collect();
         let leaf = self.resting_leaf().await;
-        let who = self.who.clone();
+        let who = self.core.who.clone();
         for envelope in self.write_notices(&who, leaf, notices).await {
             self.hear_resting(&envelope.event);
         }
@@ -92,8 +92,8 @@ impl SessionActor {
 
     /// What an agent is to be told, in words.
     pub(super) fn notices(&self, agent: Option<&AgentId>) -> Vec<(String, Option<Delivery>)> {
-        let tasks = &self.tree.tasks;
-        let most = self.session.parts.agent_settings.result_chars;
+        let tasks = &self.tasks.table;
+        let most = self.core.parts.agent_settings.result_chars;
         let words = |delivery: &Delivery| match delivery {
             Delivery::Ending(id) => {
                 let (record, ending) = tasks.untold(id)?;
@@ -116,15 +116,15 @@ impl SessionActor {
         let parent = agent.cloned().map(TaskId::from);
         let running = |row: &&crate::task::Row| row.is_agent() && row.is_alive() && !row.is_foreground();
         let children: Vec<TaskId> = self
-            .tree
             .tasks
+            .table
             .children(parent.as_ref())
             .filter(running)
             .map(|row| row.record.task.clone())
             .collect();
         let mut found = Vec::new();
         for task in children {
-            let Some(row) = self.tree.tasks.row_mut(&task) else { continue };
+            let Some(row) = self.tasks.table.row_mut(&task) else { continue };
             let progress = row.progress();
             if let Some(text) = notice::difference(&row.record, &progress, row.told) {
                 row.told = (progress.tools, progress.tokens);
@@ -142,12 +142,12 @@ impl SessionActor {
     ) {
         let agent = run.who.agent.clone();
         let hears =
-            if agent.is_some() { self.tree.tasks.has_waiting(agent.as_ref()) } else { self.wakes_root() };
+            if agent.is_some() { self.tasks.table.has_waiting(agent.as_ref()) } else { self.wakes_root() };
         if hears {
             if agent.is_none() {
                 // Its turn is over; what comes now is begun by what it is told.
                 self.count_notified();
-                self.by_notice = true;
+                self.root.by_notice = true;
             }
             let told = self.tell(&run, leaf).await;
             let _ = answer.send(MayEnd::Hear(told));
@@ -159,15 +159,15 @@ impl SessionActor {
             return;
         };
         let task: TaskId = agent.clone().into();
-        let busy = self.tree.tasks.children(Some(&task)).any(|row| row.is_agent() && row.is_alive());
+        let busy = self.tasks.table.children(Some(&task)).any(|row| row.is_agent() && row.is_alive());
         if busy {
             self.wait_for_own(&task);
-            self.tree.ending.insert(agent, (run, leaf, answer));
+            self.tasks.ending.insert(agent, (run, leaf, answer));
             self.begin_queued().await;
             return;
         }
         let stopped = self.stop_shells(&task);
-        if let Some(control) = self.tree.runs.get(&agent) {
+        if let Some(control) = self.tasks.runs.get(&agent) {
             control.shells_stopped(stopped.clone());
         }
         let _ = answer.send(MayEnd::Yes(stopped));
@@ -176,14 +176,14 @@ impl SessionActor {
     /// Ends the shells of an agent that ends; gives what they were.
     pub(super) fn stop_shells(&mut self, task: &TaskId) -> Vec<String> {
         let shells: Vec<(TaskId, String)> = self
-            .tree
             .tasks
+            .table
             .children(Some(task))
             .filter(|row| !row.is_agent() && row.is_alive())
             .map(|row| (row.record.task.clone(), row.record.prompt.clone()))
             .collect();
         for (shell, _) in &shells {
-            self.tree.reported.insert(shell.clone());
+            self.tasks.reported.insert(shell.clone());
             self.stop(shell, "the end of its agent");
         }
         shells.into_iter().map(|(_, command)| command).collect()
@@ -192,14 +192,14 @@ impl SessionActor {
     /// Lets an agent hear that waits to end, now that there is something.
     pub(super) async fn wake(&mut self, agent: Option<&AgentId>) {
         self.mark_told(agent);
-        let Some((run, leaf, answer)) = agent.and_then(|agent| self.tree.ending.remove(agent)) else {
+        let Some((run, leaf, answer)) = agent.and_then(|agent| self.tasks.ending.remove(agent)) else {
             return;
         };
         let task: Option<TaskId> = run.who.agent.clone().map(Into::into);
         let waits = |row: &Row| matches!(row.state(), TaskState::Waiting { .. });
         // One that is held hears it when it is let go on.
-        if let Some(task) = task.filter(|task| self.tree.tasks.row(task).is_some_and(waits)) {
-            let _ = self.tree.tasks.step(&task, TaskStep::Continue);
+        if let Some(task) = task.filter(|task| self.tasks.table.row(task).is_some_and(waits)) {
+            let _ = self.tasks.table.step(&task, TaskStep::Continue);
         }
         self.wants_to_end(run, leaf, answer).await;
     }

@@ -30,18 +30,18 @@ impl SessionActor {
         delivered: &HashSet<Delivery>,
     ) {
         let task: TaskId = agent.clone().into();
-        self.tree.running.remove(&task);
-        self.tree.cancels.remove(&task);
-        self.tree.paused_trees.remove(&task);
-        self.tree.ending.remove(&agent);
-        self.tree.closing.remove(&agent);
+        self.slots.running.remove(&task);
+        self.tasks.cancels.remove(&task);
+        self.slots.paused_trees.remove(&task);
+        self.tasks.ending.remove(&agent);
+        self.tasks.closing.remove(&agent);
         self.take_back(Some(&agent), delivered);
         let completed = matches!(ending.outcome, Outcome::Completed { .. });
         // Who stops with whom: what an agent began ends with it. One that completed has waited for its
         // agents, unless a limit ended it.
         let below: Vec<TaskId> = self
-            .tree
             .tasks
+            .table
             .children(Some(&task))
             .filter(|row| row.is_alive())
             .map(|row| row.record.task.clone())
@@ -50,21 +50,21 @@ impl SessionActor {
             self.stop(&task, "the end of its parent");
         }
         self.ended(ending).await;
-        if completed && self.tree.tasks.has_waiting(Some(&agent)) {
+        if completed && self.tasks.table.has_waiting(Some(&agent)) {
             // Something came between its last look and its end: it goes on with that.
             self.go_on(&agent).await;
         } else if !completed {
             self.discard(&agent);
         } else {
-            self.tree.runs.remove(&agent);
+            self.tasks.runs.remove(&agent);
         }
         self.begin_queued().await;
     }
 
     /// Takes an agent up again because there is something to tell it.
     pub(super) async fn go_on(&mut self, agent: &AgentId) -> bool {
-        let mail = self.tree.tasks.waiting(Some(agent)).into_iter().find_map(|waiting| match waiting {
-            Delivery::Mail(number) => self.tree.tasks.mail(number),
+        let mail = self.tasks.table.waiting(Some(agent)).into_iter().find_map(|waiting| match waiting {
+            Delivery::Mail(number) => self.tasks.table.mail(number),
             Delivery::Ending(_) | Delivery::Shell(_) => None,
         });
         let (parent, _) = match mail {
@@ -76,7 +76,7 @@ impl SessionActor {
 
     /// The same for whoever is told of its end from now on; none is the root.
     pub(super) async fn go_on_for(&mut self, agent: &AgentId, parent: Option<AgentId>) -> bool {
-        let Some(row) = self.tree.tasks.row(&agent.clone().into()) else { return false };
+        let Some(row) = self.tasks.table.row(&agent.clone().into()) else { return false };
         let record = row.record.clone().for_parent(parent);
         let record = TaskRecord { attention: Attention::Background, ..record };
         if self.revive(agent, record, Vec::new(), None, None).await.is_err() {
@@ -89,8 +89,8 @@ impl SessionActor {
 
     /// Gives up on telling an agent of endings: it is over.
     pub(super) fn discard(&mut self, agent: &AgentId) {
-        self.tree.runs.remove(agent);
-        for delivery in self.tree.tasks.discard(agent) {
+        self.tasks.runs.remove(agent);
+        for delivery in self.tasks.table.discard(agent) {
             self.count_unheard(&delivery, Hearer::Over);
         }
     }
@@ -98,18 +98,18 @@ impl SessionActor {
     /// Counts an ending that nobody hears of, unless whoever stopped it knows.
     fn count_unheard(&mut self, delivery: &Delivery, hearer: Hearer) {
         if let Delivery::Ending(id) = delivery
-            && let Some(ending) = self.tree.tasks.ending(id)
+            && let Some(ending) = self.tasks.table.ending(id)
             && self.told_how(id, hearer) == (Told::Nobody { counts: true })
         {
-            self.tree.unheard.push(ending.outcome.clone());
+            self.tasks.unheard.push(ending.outcome.clone());
         }
     }
 
     /// How an ending is told to whoever is to hear of it and stands like this.
     fn told_how(&self, id: &EndingId, hearer: Hearer) -> Told {
-        let Some(row) = self.tree.tasks.row(&id.task) else { return Told::Nobody { counts: false } };
+        let Some(row) = self.tasks.table.row(&id.task) else { return Told::Nobody { counts: false } };
         // The task may have been taken up again since.
-        let foreground = match self.tree.tasks.untold(id) {
+        let foreground = match self.tasks.table.untold(id) {
             Some((record, _)) => record.attention == Attention::Foreground,
             None => row.is_foreground(),
         };
@@ -131,10 +131,10 @@ impl SessionActor {
             return if self.root_runs() { working(self.root_run()) } else { Hearer::Rests };
         };
         let task: TaskId = parent.clone().into();
-        if self.tree.closing.contains_key(parent) {
+        if self.tasks.closing.contains_key(parent) {
             Hearer::Over
-        } else if self.tree.running.contains(&task) {
-            working(self.tree.runs.get(parent))
+        } else if self.slots.running.contains(&task) {
+            working(self.tasks.runs.get(parent))
         } else if self.is_at_work(parent) {
             Hearer::Works
         } else {
@@ -149,12 +149,12 @@ impl SessionActor {
             Delivery::Mail(_) => true,
             Delivery::Shell(_) => false,
         };
-        self.tree.tasks.waiting(None).iter().any(wakes)
+        self.tasks.table.waiting(None).iter().any(wakes)
     }
 
     /// Tells a root that rests what it is not woken for.
     pub async fn settle_root(&mut self) {
-        for delivery in self.tree.tasks.waiting(None) {
+        for delivery in self.tasks.table.waiting(None) {
             let at_rest = match &delivery {
                 Delivery::Ending(id) => self.told_how(id, Hearer::Rests) == Told::AtRest,
                 // A conversation begins with a prompt; until then it waits.
@@ -170,14 +170,14 @@ impl SessionActor {
 
     /// Puts what a run's calls were given and did not put on record back to what is to be told.
     pub fn take_back(&mut self, agent: Option<&AgentId>, delivered: &HashSet<Delivery>) {
-        let handed = std::mem::take(&mut self.tree.handed);
+        let handed = std::mem::take(&mut self.tasks.handed);
         for (delivery, whose) in handed {
             if whose.as_ref() != agent {
-                self.tree.handed.push((delivery, whose));
+                self.tasks.handed.push((delivery, whose));
             } else if delivered.contains(&delivery) {
-                self.tree.tasks.deliver(&delivery);
+                self.tasks.table.deliver(&delivery);
             } else {
-                self.tree.tasks.put_back(whose, delivery);
+                self.tasks.table.put_back(whose, delivery);
             }
         }
         self.mark_told(agent);
@@ -186,15 +186,15 @@ impl SessionActor {
     /// Ends what an agent that is over left running. Who stops with whom: what an agent began ends with it.
     pub(super) fn end_below(&mut self, agent: &AgentId, answer: oneshot::Sender<Vec<String>>) {
         let task: TaskId = agent.clone().into();
-        let alive = self.tree.tasks.children(Some(&task)).filter(|row| row.is_alive());
+        let alive = self.tasks.table.children(Some(&task)).filter(|row| row.is_alive());
         let below: Vec<TaskId> = alive.map(|row| row.record.task.clone()).collect();
-        let named = below.iter().filter(|task| !self.tree.reported.contains(*task));
-        let rows = named.filter_map(|task| self.tree.tasks.row(task));
+        let named = below.iter().filter(|task| !self.tasks.reported.contains(*task));
+        let rows = named.filter_map(|task| self.tasks.table.row(task));
         let told = |row: &crate::task::Row| {
             if row.is_agent() { row.record.description.clone() } else { row.record.prompt.clone() }
         };
         let words: Vec<String> = rows.map(told).collect();
-        self.tree.closing.insert(agent.clone(), (words, answer));
+        self.tasks.closing.insert(agent.clone(), (words, answer));
         for task in below {
             self.stop(&task, "the end of its parent");
         }
@@ -204,17 +204,17 @@ impl SessionActor {
     /// Tells an agent that is over that nothing of it is left running, if so.
     fn answer_closing(&mut self, agent: &AgentId) {
         let task: TaskId = agent.clone().into();
-        if self.tree.tasks.children(Some(&task)).any(crate::task::Row::is_alive) {
+        if self.tasks.table.children(Some(&task)).any(crate::task::Row::is_alive) {
             return;
         }
-        if let Some((words, answer)) = self.tree.closing.remove(agent) {
+        if let Some((words, answer)) = self.tasks.closing.remove(agent) {
             let _ = answer.send(words);
         }
     }
 
     /// A task has ended: whoever waits for it has its result, anyone else is told.
     pub(super) async fn ended(&mut self, ending: Ending) {
-        let parent = self.tree.tasks.row(&ending.id.task).and_then(|row| row.record.parent.clone());
+        let parent = self.tasks.table.row(&ending.id.task).and_then(|row| row.record.parent.clone());
         self.hand_on(ending).await;
         if let Some(parent) = parent {
             self.answer_closing(&parent);
@@ -222,26 +222,26 @@ impl SessionActor {
     }
 
     async fn hand_on(&mut self, ending: Ending) {
-        let Some(row) = self.tree.tasks.row(&ending.id.task) else { return };
+        let Some(row) = self.tasks.table.row(&ending.id.task) else { return };
         let (parent, hearer) = (row.record.parent.clone(), self.hearer_of(row));
         let (id, delivery) = (ending.id.clone(), Delivery::Ending(ending.id.clone()));
-        self.tree.tasks.end(ending);
-        if self.tree.reported.remove(&id.task) {
+        self.tasks.table.end(ending);
+        if self.tasks.reported.remove(&id.task) {
             // Its agent's report has told of it.
-            self.tree.tasks.take(&delivery);
+            self.tasks.table.take(&delivery);
             return;
         }
         match self.told_how(&id, hearer) {
             Told::ByCall => {
-                if self.tree.tasks.take(&delivery) {
-                    self.tree.handed.push((delivery, parent.clone()));
+                if self.tasks.table.take(&delivery) {
+                    self.tasks.handed.push((delivery, parent.clone()));
                 }
             }
             Told::AtRest => self.tell_resting(&delivery).await,
             // What waits to be told does both.
             Told::ByNote | Told::Waking => {}
             Told::Nobody { .. } => {
-                if self.tree.tasks.take(&delivery) {
+                if self.tasks.table.take(&delivery) {
                     self.count_unheard(&delivery, hearer);
                 }
                 return;
@@ -260,7 +260,7 @@ impl SessionActor {
     ) -> TaskRecord {
         let task = new_shell();
         TaskRecord {
-            output_file: shell::output_file(self.session.files.as_ref(), &task),
+            output_file: shell::output_file(self.core.files.as_ref(), &task),
             task,
             kind: TaskKind::LocalBash,
             description: if description.is_empty() {
@@ -284,28 +284,28 @@ impl SessionActor {
         record: TaskRecord,
         cancel: CancellationToken,
     ) -> Result<TaskRecord, String> {
-        if self.session.parts.agent_settings.background == BackgroundChoice::Never {
+        if self.core.parts.agent_settings.background == BackgroundChoice::Never {
             return Err(
                 "Background commands are switched off: run it without `run_in_background`.".to_owned()
             );
         }
         self.record(by, Event::TaskOpened { record: Box::new(record.clone()) }).await?;
         let start = TaskStep::Start { attention: Attention::Background };
-        self.tree.tasks.step(&record.task, start).map_err(|error| error.to_string())?;
-        self.tree.cancels.insert(record.task.clone(), cancel);
-        self.tree.begun += 1;
+        self.tasks.table.step(&record.task, start).map_err(|error| error.to_string())?;
+        self.tasks.cancels.insert(record.task.clone(), cancel);
+        self.tasks.begun += 1;
         Ok(record)
     }
 
     pub(super) async fn shell_ended(&mut self, task: &TaskId, output: &ToolOutput) {
-        self.tree.cancels.remove(task);
+        self.tasks.cancels.remove(task);
         let outcome = shell_outcome(output);
-        let who = self.who.clone();
+        let who = self.core.who.clone();
         let event = Event::TaskChanged { task: task.clone(), state: TaskState::Ended(outcome.clone()) };
         // A journal that is lost ends the session; whoever waits for this must not wait for ever.
-        let _ = self.session.journal.write(&who, vec![event]).await;
+        let _ = self.core.journal.write(&who, vec![event]).await;
         let id = EndingId { task: task.clone(), run: None };
-        let at = self.session.parts.clock.date();
+        let at = self.core.parts.clock.date();
         self.ended(Ending { id, outcome, totals: None, at, worktree: None }).await;
     }
 
@@ -313,21 +313,21 @@ impl SessionActor {
     pub fn stop(&mut self, task: &TaskId, by: &str) -> Option<Looked> {
         let looked = self.look(task)?;
         let top = task;
-        for task in self.tree.tasks.subtree(task) {
+        for task in self.tasks.table.subtree(task) {
             if task != *top {
-                self.tree.tasks.stop_with_hearer(&task);
+                self.tasks.table.stop_with_hearer(&task);
             }
             if let Ok(agent) = task.as_str().parse::<AgentId>()
-                && let Some(control) = self.tree.runs.get(&agent)
+                && let Some(control) = self.tasks.runs.get(&agent)
             {
                 control.blame(by);
             }
-            if let Some(at) = self.tree.queue.iter().position(|launch| {
+            if let Some(at) = self.slots.queue.iter().position(|launch| {
                 launch.control.run.spec.agent.as_ref().is_some_and(|agent| agent.as_str() == task.as_str())
             }) {
                 self.stop_queued(at, by);
             }
-            if let Some(cancel) = self.tree.cancels.get(&task) {
+            if let Some(cancel) = self.tasks.cancels.get(&task) {
                 cancel.cancel();
             }
         }
@@ -336,10 +336,10 @@ impl SessionActor {
 
     /// One that waits for a place begins and ends at once, so that its ending is like any other.
     pub(super) fn stop_queued(&mut self, at: usize, by: &str) {
-        let Some(launch) = self.tree.queue.remove(at) else { return };
+        let Some(launch) = self.slots.queue.remove(at) else { return };
         if let Some(task) = launch.control.run.spec.agent.clone().map(TaskId::from) {
             // One that is held is let go for that.
-            let _ = self.tree.tasks.step(&task, TaskStep::Queue { attention: Attention::Background });
+            let _ = self.tasks.table.step(&task, TaskStep::Queue { attention: Attention::Background });
         }
         launch.control.stop(by);
         self.begin_agent(launch);
@@ -348,17 +348,17 @@ impl SessionActor {
     /// Ends what a run waits for; none is the root's.
     pub fn stop_foreground(&mut self, of: Option<&TaskId>, by: &str) {
         let is_waited_for = |row: &&Row| row.is_alive() && row.is_foreground();
-        let waited = self.tree.tasks.children(of).filter(is_waited_for);
+        let waited = self.tasks.table.children(of).filter(is_waited_for);
         let waited: Vec<TaskId> = waited.map(|row| row.record.task.clone()).collect();
         for task in waited {
-            self.tree.tasks.stop_with_hearer(&task);
+            self.tasks.table.stop_with_hearer(&task);
             self.stop(&task, by);
         }
         // What has ended and was only handed to the call that waited is as untold.
         let whose = of.map(TaskId::as_str);
-        for (delivery, agent) in &self.tree.handed {
+        for (delivery, agent) in &self.tasks.handed {
             if let (Delivery::Ending(id), true) = (delivery, agent.as_ref().map(AgentId::as_str) == whose) {
-                self.tree.tasks.stop_with_hearer(&id.task);
+                self.tasks.table.stop_with_hearer(&id.task);
             }
         }
     }
@@ -369,8 +369,8 @@ impl SessionActor {
         let asker: Option<TaskId> = asker.map(Into::into);
         let mut top = asker.clone();
         // A record that was tampered with could lead in a circle.
-        for _ in 0..=self.tree.tasks.total() {
-            let Some(row) = top.as_ref().and_then(|task| self.tree.tasks.row(task)) else { break };
+        for _ in 0..=self.tasks.table.total() {
+            let Some(row) = top.as_ref().and_then(|task| self.tasks.table.row(task)) else { break };
             if self.hearer_of(row) != Hearer::Waits {
                 break;
             }
@@ -385,7 +385,7 @@ impl SessionActor {
 
     pub fn stop_all(&mut self, by: &str) {
         let all: Vec<TaskId> =
-            self.tree.tasks.rows().filter(|row| row.is_alive()).map(|row| row.record.task.clone()).collect();
+            self.tasks.table.rows().filter(|row| row.is_alive()).map(|row| row.record.task.clone()).collect();
         for task in all {
             self.stop(&task, by);
         }
@@ -394,15 +394,15 @@ impl SessionActor {
     /// Ends the wait for foreground tasks: one, by its id or its call's, or all that the root waits for. Gives how many.
     /// Whoever works below goes on with what it waits for itself: its work would end with it.
     pub async fn background(&mut self, target: Option<&str>) -> Result<usize, String> {
-        if self.session.parts.agent_settings.background == BackgroundChoice::Never {
+        if self.core.parts.agent_settings.background == BackgroundChoice::Never {
             return Err("background tasks are switched off".to_owned());
         }
         let wanted = |of: Option<&AgentId>, task: &str, call: Option<&str>| {
             target.map_or(of.is_none(), |target| target == task || Some(target) == call)
         };
         let agents: Vec<TaskId> = self
-            .tree
             .tasks
+            .table
             .rows()
             .filter(|row| row.is_alive() && row.is_foreground())
             .map(|row| &row.record)
@@ -416,10 +416,10 @@ impl SessionActor {
         for task in agents {
             count += usize::from(self.send_behind(&task).await?);
         }
-        for shell in self.tree.shells.all() {
+        for shell in self.tasks.shells.all() {
             // It may have ended while another was put on record.
             let of = shell.run.who.agent.as_ref();
-            if !wanted(of, "", Some(shell.call.as_str())) || !self.tree.shells.has(&shell) {
+            if !wanted(of, "", Some(shell.call.as_str())) || !self.tasks.shells.has(&shell) {
                 continue;
             }
             let (call, command) = (shell.call.clone(), shell.command.clone());
@@ -432,10 +432,10 @@ impl SessionActor {
             count += 1;
         }
         // Those that are shown already and start in a moment.
-        let tasks = &self.tree.tasks;
+        let tasks = &self.tasks.table;
         let is_open = |call: &CallId| tasks.rows().any(|row| row.record.call.as_ref() == Some(call));
         count += self
-            .tree
+            .tasks
             .shells
             .send_behind(|agent, call| !is_open(call) && wanted(agent, "", Some(call.as_str())));
         if count == 0 {
@@ -450,8 +450,8 @@ impl SessionActor {
 
     /// Sends one agent to the background; false if it is there already or over.
     async fn send_behind(&mut self, task: &TaskId) -> Result<bool, String> {
-        let Ok(state) = self.tree.tasks.step(task, TaskStep::Background) else { return Ok(false) };
-        let who = self.who.clone();
+        let Ok(state) = self.tasks.table.step(task, TaskStep::Background) else { return Ok(false) };
+        let who = self.core.who.clone();
         self.record(&who, Event::TaskChanged { task: task.clone(), state }).await?;
         Ok(true)
     }
@@ -463,7 +463,7 @@ impl SessionActor {
         begun: Result<Spawned, String>,
     ) -> Result<Spawned, String> {
         let spawned = begun?;
-        if self.tree.shells.is_behind(call) {
+        if self.tasks.shells.is_behind(call) {
             self.send_behind(&spawned.record.task).await?;
         }
         Ok(spawned)

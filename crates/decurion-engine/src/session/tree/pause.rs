@@ -15,7 +15,7 @@ impl SessionActor {
         let agents = self.agents_from(task, tree, "paused")?;
         if tree {
             // What they have under way may still begin others.
-            self.tree.paused_trees.extend(agents.iter().cloned());
+            self.slots.paused_trees.extend(agents.iter().cloned());
         }
         let hold = |row: &Row| {
             let step = TaskStep::Pause { reason: BY_A_PERSON.to_owned(), until: None };
@@ -33,10 +33,10 @@ impl SessionActor {
     pub async fn let_go_on(&mut self, task: &TaskId, tree: bool) -> Result<usize, String> {
         let agents = self.agents_from(task, tree, "continued")?;
         for agent in &agents {
-            self.tree.paused_trees.remove(agent);
+            self.slots.paused_trees.remove(agent);
         }
         let held = |task: &&TaskId| {
-            let row = self.tree.tasks.row(task);
+            let row = self.tasks.table.row(task);
             row.is_some_and(|row| matches!(row.state(), TaskState::Paused { .. }))
         };
         let held: Vec<TaskId> = agents.iter().filter(held).cloned().collect();
@@ -44,11 +44,11 @@ impl SessionActor {
         let mut direct = Vec::new();
         for task in &held {
             let needs_none = self.is_waiting_to_end(task);
-            if self.tree.running.contains(task) && (needs_none || places > 0) {
+            if self.slots.running.contains(task) && (needs_none || places > 0) {
                 places = places.saturating_sub(usize::from(!needs_none));
                 direct.push(task.clone());
-            } else if self.tree.running.contains(task) {
-                self.tree.returning.push_back(task.clone());
+            } else if self.slots.running.contains(task) {
+                self.slots.returning.push_back(task.clone());
             }
         }
         let go_on = |row: &Row| {
@@ -71,8 +71,8 @@ impl SessionActor {
     pub(super) fn not_begun(&mut self, record: &decurion_protocol::TaskRecord) -> Option<TaskState> {
         let attention = record.attention;
         let parent = record.parent.clone().map(TaskId::from);
-        let below_held = parent.is_some_and(|parent| self.tree.paused_trees.contains(&parent));
-        if self.tree.paused_before.remove(&record.task) || below_held {
+        let below_held = parent.is_some_and(|parent| self.slots.paused_trees.contains(&parent));
+        if self.slots.paused_before.remove(&record.task) || below_held {
             return Some(held(attention));
         }
         (!self.has_room(Some(record))).then_some(TaskState::Queued { attention })
@@ -82,16 +82,16 @@ impl SessionActor {
     pub(super) fn wait_for_own(&mut self, task: &TaskId) {
         let reason = "its own agents are at work".to_owned();
         // One that is held stays held.
-        let _ = self.tree.tasks.step(task, TaskStep::Wait { reason });
+        let _ = self.tasks.table.step(task, TaskStep::Wait { reason });
     }
 
     fn is_waiting_to_end(&self, task: &TaskId) -> bool {
-        task.as_str().parse::<AgentId>().is_ok_and(|agent| self.tree.ending.contains_key(&agent))
+        task.as_str().parse::<AgentId>().is_ok_and(|agent| self.tasks.ending.contains_key(&agent))
     }
 
     /// The living agents that a wish is about, the one that it names first.
     fn agents_from(&self, task: &TaskId, tree: bool, done: &str) -> Result<Vec<TaskId>, String> {
-        let row = self.tree.tasks.row(task).ok_or_else(|| format!("no task with this id: {task}"))?;
+        let row = self.tasks.table.row(task).ok_or_else(|| format!("no task with this id: {task}"))?;
         if !row.is_agent() {
             return Err(format!(
                 "{task} is a command, and only agents can be {done}: stop it, or let it run"
@@ -100,9 +100,9 @@ impl SessionActor {
         if let TaskState::Ended(outcome) = row.state() {
             return Err(format!("{task} has ended already: {}", outcome.word()));
         }
-        let wanted = if tree { self.tree.tasks.subtree(task) } else { vec![task.clone()] };
+        let wanted = if tree { self.tasks.table.subtree(task) } else { vec![task.clone()] };
         let living =
-            |task: &TaskId| self.tree.tasks.row(task).is_some_and(|row| row.is_agent() && row.is_alive());
+            |task: &TaskId| self.tasks.table.row(task).is_some_and(|row| row.is_agent() && row.is_alive());
         Ok(wanted.into_iter().filter(living).collect())
     }
 
@@ -113,16 +113,16 @@ impl SessionActor {
         next: impl Fn(&Row) -> Option<TaskState>,
     ) -> Result<usize, String> {
         let change = |task: &TaskId| {
-            let state = self.tree.tasks.row(task).and_then(&next)?;
+            let state = self.tasks.table.row(task).and_then(&next)?;
             Some(Event::TaskChanged { task: task.clone(), state })
         };
         let events: Vec<Event> = tasks.iter().filter_map(change).collect();
         let count = events.len();
         if count > 0 {
             let written =
-                self.session.journal.write(&self.who, events).await.map_err(|lost| lost.to_string())?;
+                self.core.journal.write(&self.core.who, events).await.map_err(|lost| lost.to_string())?;
             for envelope in &written {
-                self.tree.tasks.apply(envelope);
+                self.tasks.table.apply(envelope);
             }
         }
         Ok(count)

@@ -14,7 +14,7 @@ use crate::session_port::{Planned, Planning};
 impl SessionActor {
     /// Begins or ends planning. The error is for the model.
     pub(super) async fn plan(&mut self, planning: Planning) -> Result<Planned, String> {
-        let now = self.rights.borrow().mode;
+        let now = self.permissions.rights.borrow().mode;
         let mode = match planning {
             Planning::Enter => Mode::Plan,
             Planning::Leave if now == Mode::Plan => self.mode_after_plan(),
@@ -22,23 +22,22 @@ impl SessionActor {
             Planning::Leave => now,
         };
         if mode != now {
-            let who = self.who.clone();
+            let who = self.core.who.clone();
             self.record(&who, Event::ModeChanged { mode }).await?;
-            self.rights.send_modify(|rights| rights.change_mode(mode));
+            self.permissions.rights.send_modify(|rights| rights.change_mode(mode));
         }
-        self.told_of_plan = mode == Mode::Plan;
-        let session = &self.session;
-        let archive = session.is_kept().then(|| Arc::clone(&session.parts.archive));
-        Ok(Planned { mode, archive, session: session.id })
+        self.offer.told_of_plan = mode == Mode::Plan;
+        let archive = self.core.is_kept().then(|| Arc::clone(&self.core.parts.archive));
+        Ok(Planned { mode, archive, session: self.core.id })
     }
 
     /// What the model is told with a prompt of whether it plans: with each while it does, since the mode may have been
     /// changed by anybody, and once when it does no longer.
     pub fn plan_note(&mut self) -> Option<String> {
-        let plans = self.rights.borrow().mode == Mode::Plan;
-        let told = std::mem::replace(&mut self.told_of_plan, plans);
+        let plans = self.permissions.rights.borrow().mode == Mode::Plan;
+        let told = std::mem::replace(&mut self.offer.told_of_plan, plans);
         let note = match (plans, told) {
-            (true, _) => prompt::planning(self.session.tools.get(EXIT_PLAN).is_some()),
+            (true, _) => prompt::planning(self.offer.tools.get(EXIT_PLAN).is_some()),
             (false, true) => prompt::PLANNED,
             (false, false) => return None,
         };
@@ -47,9 +46,8 @@ impl SessionActor {
 
     /// The mode that held before, if it is still to be had.
     fn mode_after_plan(&self) -> Mode {
-        let before = self.rights.borrow().before_plan;
-        let session = &self.session;
-        match spec::check_later_mode(before, &session.parts, &session.request) {
+        let before = self.permissions.rights.borrow().before_plan;
+        match spec::check_later_mode(before, &self.core.parts, &self.core.request) {
             Ok(()) => before,
             Err(_) => Mode::Default,
         }

@@ -61,22 +61,22 @@ impl Needs {
     /// What this child needs; none where it can begin at once.
     fn of(draft: &Draft, owner: &SessionActor) -> Option<Self> {
         let has_own = ServerDesk::has_own(&draft.definition);
-        let servers = owner.session.servers.as_ref().filter(|_| has_own).map(SessionServers::desk);
+        let servers = owner.place.servers.as_ref().filter(|_| has_own).map(SessionServers::desk);
         let worktree = child::isolation(&draft.spawning.input, &draft.definition).map(|isolation| {
             let Isolation::Worktree { dirty } = isolation;
             let wanted = Wanted {
                 from: draft.spawning.cwd.clone(),
                 name: draft.agent.to_string(),
-                session: owner.session.id,
+                session: owner.core.id,
                 agent: Some(draft.agent.clone()),
                 description: draft.spawning.input.description.clone(),
                 dirty,
                 asker: draft.spawning.asker.now().worktree.as_deref().cloned(),
                 rules: AskerRules {
-                    rules: rules_of(draft, &owner.rights.borrow()),
-                    root: owner.session.request.cwd.clone(),
-                    home: owner.session.equipment.home.clone(),
-                    directories: owner.session.directories(),
+                    rules: rules_of(draft, &owner.permissions.rights.borrow()),
+                    root: owner.core.request.cwd.clone(),
+                    home: owner.core.equipment.home.clone(),
+                    directories: owner.place.directories(),
                 },
             };
             (wanted, owner.worktrees())
@@ -138,8 +138,8 @@ impl SessionActor {
         let Some(needs) = Needs::of(&draft, self) else {
             return self.prepared(draft, Ok(resources), answer).await;
         };
-        self.tree.preparing += 1;
-        let requests = self.requests.clone();
+        self.slots.preparing += 1;
+        let requests = self.core.requests.clone();
         tokio::spawn(async move {
             // A panic must not leave the session waiting for ever.
             let acquired =
@@ -158,7 +158,7 @@ impl SessionActor {
         resources: Result<Resources, String>,
         answer: Answer,
     ) {
-        self.tree.preparing -= 1;
+        self.slots.preparing -= 1;
         self.prepared(draft, resources, answer).await;
         self.begin_queued().await;
     }
@@ -186,7 +186,7 @@ impl SessionActor {
 
     async fn begin_draft(&mut self, mut draft: Draft, mut resources: Resources) -> Result<Spawned, String> {
         let by = draft.spawning.asker.who.clone();
-        if let Some(servers) = &self.session.servers {
+        if let Some(servers) = &self.place.servers {
             draft.remarks.append(&mut resources.servers.remarks);
             draft.tools = servers.desk().with_own(&draft.tools, &resources.servers, &draft.definition);
         }
@@ -203,8 +203,8 @@ impl SessionActor {
 impl SessionActor {
     /// Gives back what an agent that does not begin would have carried, while the session goes on.
     pub(super) fn abandon(&mut self, resources: Resources) {
-        self.tree.preparing += 1;
-        let requests = self.requests.clone();
+        self.slots.preparing += 1;
+        let requests = self.core.requests.clone();
         tokio::spawn(async move {
             let _ = AssertUnwindSafe(resources.abandon()).catch_unwind().await;
             let _ = requests.send(SessionRequest::Abandoned).await;
@@ -213,17 +213,17 @@ impl SessionActor {
 
     /// What an agent that did not begin would have carried is given back.
     pub(super) async fn was_abandoned(&mut self) {
-        self.tree.preparing -= 1;
+        self.slots.preparing -= 1;
         self.begin_queued().await;
     }
 
     /// Who makes checkouts for agents of this session.
     pub(super) fn worktrees(&self) -> Result<Worktrees, String> {
-        let trees = self.session.parts.worktrees.clone();
+        let trees = self.core.parts.worktrees.clone();
         let trees = trees.ok_or("Worktrees need a state folder and a git that can be started.".to_owned())?;
-        if self.session.files.is_none() {
+        if self.core.files.is_none() {
             // Without a transcript there is no lock that says that its leases are alive.
-            trees.hold_for(self.session.id).map_err(|error| error.to_string())?;
+            trees.hold_for(self.core.id).map_err(|error| error.to_string())?;
         }
         Ok(trees)
     }

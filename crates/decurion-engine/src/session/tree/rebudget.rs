@@ -13,7 +13,7 @@ impl SessionActor {
     /// Changes an agent's limits: what is given replaces what held, the rest stays. One that has ended has them when it
     /// goes on.
     pub async fn rebudget(&mut self, task: &TaskId, wanted: &Limits) -> Result<Limits, String> {
-        let row = self.tree.tasks.row(task).ok_or_else(|| format!("no task with this id: {task}"))?;
+        let row = self.tasks.table.row(task).ok_or_else(|| format!("no task with this id: {task}"))?;
         let (Some(agent), Some(spec)) = (row.agent(), row.spec.clone()) else {
             return Err(format!(
                 "{task} is a command, and only agents have a budget: stop it, or let it run"
@@ -21,18 +21,18 @@ impl SessionActor {
         };
         check(wanted)?;
         let limits = merged(&spec.limits, wanted);
-        let model = self.session.parts.models.resolve(&spec.model)?;
+        let model = self.core.parts.models.resolve(&spec.model)?;
         spec::check_limits(&limits, &model).map_err(|error| error.to_string())?;
         let above = self.family(&row.record.clone()).account;
         self.check_left(&agent, above, &spec.limits, &limits)?;
-        let who = self.who.clone();
+        let who = self.core.who.clone();
         self.record(&who, Event::Rebudgeted { task: task.clone(), limits: limits.clone() }).await?;
-        if let Some(account) = self.tree.accounts.get(&agent) {
-            self.budget.lock().unwrap_or_else(PoisonError::into_inner).relimit(*account, &limits);
+        if let Some(account) = self.accounts.by_agent.get(&agent) {
+            self.accounts.budget.lock().unwrap_or_else(PoisonError::into_inner).relimit(*account, &limits);
         }
-        let queued = self.tree.queue.iter().map(|launch| &launch.control);
+        let queued = self.slots.queue.iter().map(|launch| &launch.control);
         let waiting = queued.filter(|control| control.run.who.agent.as_ref() == Some(&agent));
-        for control in waiting.chain(self.tree.runs.get(&agent)) {
+        for control in waiting.chain(self.tasks.runs.get(&agent)) {
             control.limit(limits.clone());
         }
         Ok(limits)
@@ -46,10 +46,10 @@ impl SessionActor {
         old: &Limits,
         new: &Limits,
     ) -> Result<(), String> {
-        let budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = match self.tree.accounts.get(agent) {
+        let budget = self.accounts.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = match self.accounts.by_agent.get(agent) {
             Some(account) => budget.gone(*account),
-            None => self.tree.tasks.spent(&agent.clone().into()),
+            None => self.tasks.table.spent(&agent.clone().into()),
         };
         let raised = |old: Option<u64>, new: Option<u64>| new.filter(|new| old.is_some_and(|old| *new > old));
         if let (Some(wanted), Some(Left { amount, account })) =
@@ -77,7 +77,7 @@ impl SessionActor {
     }
 
     fn too_much(&self, agent: &AgentId, account: AccountId, left: &str, most: &str) -> String {
-        let whose = self.tree.accounts.iter().find(|(_, of)| **of == account).map(|(agent, _)| agent);
+        let whose = self.accounts.by_agent.iter().find(|(_, of)| **of == account).map(|(agent, _)| agent);
         match whose {
             Some(above) => format!(
                 "{above}, for which {agent} works, has {left} left: give {agent} at most {most} in all, or {above} more first"

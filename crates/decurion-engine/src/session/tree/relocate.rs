@@ -47,8 +47,8 @@ impl SessionActor {
                 return;
             }
         };
-        self.tree.relocating = true;
-        let requests = self.requests.clone();
+        self.place.relocating = true;
+        let requests = self.core.requests.clone();
         tokio::spawn(async move {
             // A panic must not leave the session waiting for ever.
             let step = match work {
@@ -68,7 +68,7 @@ impl SessionActor {
 
     /// Goes on with what was begun.
     pub(super) async fn relocating(&mut self, step: Relocating) {
-        self.tree.relocating = false;
+        self.place.relocating = false;
         match step {
             Relocating::Made(Ok(made), trees, answer) => self.entered(made, trees, answer).await,
             Relocating::Looked(Ok(found), action, trees, answer) => {
@@ -79,7 +79,7 @@ impl SessionActor {
             }
             Relocating::Done(None) => {}
             Relocating::Done(Some(text)) => {
-                let who = self.who.clone();
+                let who = self.core.who.clone();
                 let _ = self.record(&who, Event::Notice { level: "info".to_owned(), text }).await;
             }
         }
@@ -87,8 +87,8 @@ impl SessionActor {
 
     /// What the model is told of where it works, where the call that led there has no result.
     pub fn place_note(&self) -> String {
-        let now = format!("The session now works in {}.", self.session.cwd);
-        match &self.session.worktree {
+        let now = format!("The session now works in {}.", self.place.cwd);
+        match &self.place.worktree {
             Some(worktree) => format!("{now}\n\n{}", prompt::in_worktree(worktree, false)),
             None => now,
         }
@@ -96,16 +96,16 @@ impl SessionActor {
 
     fn may_enter(&self, name: Option<String>) -> Result<(Worktrees, Wanted), String> {
         self.is_settled()?;
-        if let Some(worktree) = &self.session.worktree {
+        if let Some(worktree) = &self.place.worktree {
             let how =
-                if self.session.before.is_some() { "leave it with ExitWorktree first" } else { "stay in it" };
+                if self.place.before.is_some() { "leave it with ExitWorktree first" } else { "stay in it" };
             return Err(format!("The session works in a worktree already, {}: {how}.", worktree.path));
         }
         let random = || format!("w{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
         let wanted = Wanted {
-            from: self.session.cwd.clone(),
+            from: self.place.cwd.clone(),
             name: name.unwrap_or_else(random),
-            session: self.session.id,
+            session: self.core.id,
             agent: None,
             description: String::new(),
             dirty: false,
@@ -113,12 +113,13 @@ impl SessionActor {
             // The setting `worktree.copyDirty` copies changes without being asked.
             rules: AskerRules {
                 rules: self
+                    .permissions
                     .rights
                     .borrow()
-                    .rules_for("main", &[&bounds::rules(&self.session.request.definition.sandbox)]),
-                root: self.session.request.cwd.clone(),
-                home: self.session.equipment.home.clone(),
-                directories: self.session.directories(),
+                    .rules_for("main", &[&bounds::rules(&self.core.request.definition.sandbox)]),
+                root: self.core.request.cwd.clone(),
+                home: self.core.equipment.home.clone(),
+                directories: self.place.directories(),
             },
         };
         Ok((self.worktrees()?, wanted))
@@ -126,7 +127,7 @@ impl SessionActor {
 
     fn may_leave(&self, action: Leaving) -> Result<(Worktrees, Worktree), String> {
         self.is_settled()?;
-        let worktree = match (&self.session.worktree, &self.session.before) {
+        let worktree = match (&self.place.worktree, &self.place.before) {
             (Some(worktree), Some(_)) => worktree.clone(),
             (Some(_), None) => {
                 return Err("The session began in its worktree (--worktree), and stays there until it ends."
@@ -147,7 +148,7 @@ impl SessionActor {
 
     fn is_settled(&self) -> Result<(), String> {
         let text = "The session is on its way into or out of a worktree already.";
-        if self.tree.relocating { Err(text.to_owned()) } else { Ok(()) }
+        if self.place.relocating { Err(text.to_owned()) } else { Ok(()) }
     }
 
     /// Who else works in the session's checkout, or may: where a command works is not known.
@@ -160,10 +161,10 @@ impl SessionActor {
                 .and_then(|spec| spec.worktree.as_ref())
                 .is_some_and(|own| own.path == worktree.path),
         };
-        let rows = self.tree.tasks.rows().filter(|row| row.is_alive() && is_there(row));
+        let rows = self.tasks.table.rows().filter(|row| row.is_alive() && is_there(row));
         let mut found: Vec<String> =
             rows.map(|row| format!("{} {}", row.record.task, row.record.description)).collect();
-        if self.tree.preparing > 0 {
+        if self.slots.preparing > 0 {
             found.push("an agent that is about to begin".to_owned());
         }
         found
@@ -175,20 +176,20 @@ impl SessionActor {
         if answer.is_closed() {
             return self.give_back(trees, made);
         }
-        let before = self.session.cwd.clone();
+        let before = self.place.cwd.clone();
         let (worktree, cwd) = (made.worktree.clone(), made.cwd.clone());
         let event = Event::Relocated {
             cwd: cwd.clone(),
             worktree: Some(Box::new(worktree.clone())),
             before: Some(before.clone()),
         };
-        let who = self.who.clone();
+        let who = self.core.who.clone();
         if let Err(lost) = self.record(&who, event).await {
             let _ = answer.send(Err(lost));
             return self.give_back(trees, made);
         }
-        self.session.cwd.clone_from(&cwd);
-        (self.session.worktree, self.session.before) = (Some(worktree.clone()), Some(before));
+        self.place.cwd.clone_from(&cwd);
+        (self.place.worktree, self.place.before) = (Some(worktree.clone()), Some(before));
         self.move_root();
         let _ = answer.send(Ok(Place { cwd, worktree, without: made.without, left: None, gone: false }));
     }
@@ -205,18 +206,18 @@ impl SessionActor {
                 return;
             }
         };
-        let Some(cwd) = self.session.before.clone() else { return };
+        let Some(cwd) = self.place.before.clone() else { return };
         let event = Event::Relocated { cwd: cwd.clone(), worktree: None, before: None };
-        let who = self.who.clone();
+        let who = self.core.who.clone();
         if let Err(lost) = self.record(&who, event).await {
             let _ = answer.send(Err(lost));
             return;
         }
-        self.session.cwd.clone_from(&cwd);
-        (self.session.worktree, self.session.before) = (None, None);
+        self.place.cwd.clone_from(&cwd);
+        (self.place.worktree, self.place.before) = (None, None);
         self.move_root();
-        self.tree.relocating = true;
-        let requests = self.requests.clone();
+        self.place.relocating = true;
+        let requests = self.core.requests.clone();
         tokio::spawn(async move {
             let (left, gone) = match unbroken(leave(&trees, &worktree, action)).await {
                 Ok(Released::Removed) => (found, true),
@@ -240,15 +241,14 @@ impl SessionActor {
     /// The root's run goes on where the session works now; those that run already keep what they have.
     fn move_root(&self) {
         if let Some(root) = self.root_run() {
-            let session = &self.session;
-            root.move_to(session.cwd.clone(), session.worktree.clone(), session.directories());
+            root.move_to(self.place.cwd.clone(), self.place.worktree.clone(), self.place.directories());
         }
     }
 
     /// Takes a checkout back that nobody has worked in.
     fn give_back(&mut self, trees: Worktrees, made: Made) {
-        self.tree.relocating = true;
-        let requests = self.requests.clone();
+        self.place.relocating = true;
+        let requests = self.core.requests.clone();
         tokio::spawn(async move {
             let _ = unbroken(Box::pin(trees.give_back(&made))).await;
             let _ = requests.send(SessionRequest::Relocating(Box::new(Relocating::Done(None)))).await;

@@ -51,7 +51,7 @@ impl SessionActor {
         let unknown = || format!("No agent found with ID: {id}");
         let agent: AgentId = id.parse().map_err(|_| unknown())?;
         let row =
-            self.tree.tasks.row(&agent.clone().into()).filter(|row| row.is_agent()).ok_or_else(unknown)?;
+            self.tasks.table.row(&agent.clone().into()).filter(|row| row.is_agent()).ok_or_else(unknown)?;
         let (record, alive) = (row.record.clone(), row.is_alive());
         let row = (row.view.subscribe(), row.spec.clone());
         self.check_resume(&spawning.asker, &agent, record.agent_type.as_deref())?;
@@ -71,7 +71,7 @@ impl SessionActor {
             let record = TaskRecord { attention: Attention::Background, ..record };
             return Ok(Spawned { record, view, model, remarks, shared: None });
         }
-        let settings = &self.session.parts.agent_settings;
+        let settings = &self.core.parts.agent_settings;
         let background = match (settings.background, spawning.input.run_in_background) {
             (BackgroundChoice::Never, _) => false,
             (BackgroundChoice::Always, _) => true,
@@ -105,10 +105,10 @@ impl SessionActor {
     fn limits_again(&self, agent: &AgentId, old: &Limits, call: Option<&AgentInput>) -> Limits {
         let Some(call) = call else { return old.clone() };
         let budget = call.budget.clone().unwrap_or_default();
-        let tasks = &self.tree.tasks;
-        let spent = match self.tree.accounts.get(agent) {
+        let tasks = &self.tasks.table;
+        let spent = match self.accounts.by_agent.get(agent) {
             Some(account) => {
-                self.budget.lock().unwrap_or_else(std::sync::PoisonError::into_inner).spent(*account)
+                self.accounts.budget.lock().unwrap_or_else(std::sync::PoisonError::into_inner).spent(*account)
             }
             None => tasks.spent(&agent.clone().into()),
         };
@@ -135,12 +135,12 @@ impl SessionActor {
         let gone = || format!("Agent {agent} has no usable transcript and cannot be resumed.");
         let task: TaskId = agent.clone().into();
         self.check_type(record.agent_type.as_deref().unwrap_or_default())?;
-        let old = self.tree.tasks.row(&task).and_then(|row| row.spec.clone()).ok_or_else(gone)?;
-        let model = self.session.parts.models.resolve(&old.model)?;
-        let files = self.session.files.clone();
+        let old = self.tasks.table.row(&task).and_then(|row| row.spec.clone()).ok_or_else(gone)?;
+        let model = self.core.parts.models.resolve(&old.model)?;
+        let files = self.core.files.clone();
         let head: Head = files
             .and_then(|files| serde_json::from_slice(&files.get_head(&old.head).ok()?).ok())
-            .or_else(|| self.tree.runs.get(agent).map(|control| (*control.run.voice.head).clone()))
+            .or_else(|| self.tasks.runs.get(agent).map(|control| (*control.run.voice.head).clone()))
             .ok_or_else(gone)?;
         let spec = RunSpec {
             run: new_run(),
@@ -174,7 +174,7 @@ impl SessionActor {
         let outfit = self.old_outfit(&old, head, &model, &resources.servers);
         let control = self.child_run(spec, model, &outfit, family);
         let said = Said { prompt, ..Said::default() };
-        let by = self.who.clone();
+        let by = self.core.who.clone();
         let launch = Launch { control, context, said, carried, resources: Resources::default(), first };
         self.mark_told(Some(agent));
         let child = Child { launch, record, remarks: Vec::new(), shared: None };
@@ -183,10 +183,9 @@ impl SessionActor {
 
     /// Of the directories that an agent had, those in what the session has now: rights only shrink going down.
     fn still_given(&self, old: &RunSpec) -> Vec<Utf8PathBuf> {
-        let session = &self.session;
-        let checkouts = old.worktree.as_deref().into_iter().chain(&session.worktree).map(|own| &own.path);
-        let home = [&session.request.cwd, &session.cwd].into_iter().chain(&session.before);
-        let has: Vec<&Utf8PathBuf> = home.chain(&session.directories).chain(checkouts).collect();
+        let checkouts = old.worktree.as_deref().into_iter().chain(&self.place.worktree).map(|own| &own.path);
+        let home = [&self.core.request.cwd, &self.place.cwd].into_iter().chain(&self.place.before);
+        let has: Vec<&Utf8PathBuf> = home.chain(&self.place.directories).chain(checkouts).collect();
         let still = |directory: &&Utf8PathBuf| has.iter().any(|one| directory.starts_with(one));
         old.directories.iter().filter(still).cloned().collect()
     }
@@ -195,7 +194,7 @@ impl SessionActor {
     /// long; there is no other to work in.
     fn resources_again(&self, spec: &RunSpec, agent: &AgentId) -> Result<Resources, String> {
         let mut resources = self.worktree_again(spec)?;
-        if let Some(servers) = &self.session.servers {
+        if let Some(servers) = &self.place.servers {
             // Tools that it had from servers of an agent above it too: that one may be gone by now.
             let line = self.line(&agent.clone().into());
             let own = &agent.clone().into();
@@ -220,16 +219,16 @@ impl SessionActor {
         }
         let trees = self.worktrees()?;
         let made = Made { worktree: worktree.clone(), cwd: spec.cwd.clone(), found: true, without: false };
-        resources.work_again_in(trees, made, self.session.id);
+        resources.work_again_in(trees, made, self.core.id);
         Ok(resources)
     }
 
     /// A checkout that the session has left may be another's by now.
     fn is_free(&self, worktree: &Worktree) -> Result<(), String> {
-        let Some(trees) = &self.session.parts.worktrees else { return Ok(()) };
+        let Some(trees) = &self.core.parts.worktrees else { return Ok(()) };
         let name = worktree.path.file_name().unwrap_or_default();
         let Some(lease) = trees.leases().get(&worktree.repository, name) else { return Ok(()) };
-        if lease.session != self.session.id && trees.leases().is_alive(lease.session) {
+        if lease.session != self.core.id && trees.leases().is_alive(lease.session) {
             let Lease { name, session, .. } = lease;
             return Err(WorktreeError::InUse { name, session }.to_string());
         }
@@ -238,8 +237,8 @@ impl SessionActor {
 
     /// Takes back the checkouts of agents that had ended, or had not begun, when the process died.
     async fn settle_worktrees(&mut self) {
-        let Some(trees) = self.session.parts.worktrees.clone() else { return };
-        let session = self.session.id;
+        let Some(trees) = self.core.parts.worktrees.clone() else { return };
+        let session = self.core.id;
         let (leases, _) = trees.leases().all(None).unwrap_or_default();
         for lease in leases.into_iter().filter(|lease| lease.session == session) {
             if lease.state == LeaseState::Kept {
@@ -252,7 +251,7 @@ impl SessionActor {
                 self.settle_left(&trees, &lease).await;
                 continue;
             };
-            let row = self.tree.tasks.row(&agent.clone().into());
+            let row = self.tasks.table.row(&agent.clone().into());
             if row.is_some_and(crate::task::Row::is_alive) {
                 continue;
             }
@@ -271,20 +270,20 @@ impl SessionActor {
     async fn tell_kept(&mut self, trees: &Worktrees, lease: &Lease) {
         let Some(agent) = lease.agent.clone() else { return };
         let task: TaskId = agent.clone().into();
-        let spec = self.tree.tasks.row(&task).and_then(|row| row.spec.clone()).filter(|spec| is_own(spec));
+        let spec = self.tasks.table.row(&task).and_then(|row| row.spec.clone()).filter(|spec| is_own(spec));
         let Some(worktree) = spec.as_ref().and_then(|spec| spec.worktree.as_deref()) else { return };
-        if worktree.path != lease.path || !self.tree.tasks.lacks_worktree(&task) {
+        if worktree.path != lease.path || !self.tasks.table.lacks_worktree(&task) {
             return;
         }
         let (_, left) = Box::pin(trees.look(worktree)).await;
         let steps = vec![Step::noted(ReleaseStep::Worktree, left.to_string())];
-        let who = Who { run: spec.as_ref().map_or(self.who.run, |spec| spec.run), agent: Some(agent) };
+        let who = Who { run: spec.as_ref().map_or(self.core.who.run, |spec| spec.run), agent: Some(agent) };
         let _ = self.record(&who, Event::Released { steps }).await;
     }
 
     /// Takes back a checkout that the session was entering or leaving when the process died: it works elsewhere.
     async fn settle_left(&mut self, trees: &Worktrees, lease: &Lease) {
-        let own = self.session.worktree.as_ref();
+        let own = self.place.worktree.as_ref();
         if own.is_some_and(|own| own.path == lease.path && own.repository == lease.repository) {
             return;
         }
@@ -293,21 +292,21 @@ impl SessionActor {
             let own = row.spec.as_ref().and_then(|spec| spec.worktree.as_deref());
             own.filter(|own| row.is_alive() && own.path == lease.path).cloned()
         };
-        let left = match self.tree.tasks.rows().find_map(there) {
+        let left = match self.tasks.table.rows().find_map(there) {
             Some(worktree) => Some(Box::pin(trees.keep_as_it_is(&worktree)).await),
             None => Box::pin(trees.settle_own(lease)).await,
         };
         if let Some(left) = left {
             let text =
                 format!("a worktree that the session left is kept: {} on {}: {left}", left.path, left.branch);
-            let who = self.who.clone();
+            let who = self.core.who.clone();
             let _ = self.record(&who, Event::Notice { level: "info".to_owned(), text }).await;
         }
     }
 
     /// What a run that goes on with the same work has from the one before it.
     fn carried(&self, task: &TaskId, context: &Context, last: Option<LastMessage>) -> Carried {
-        let used = self.tree.tasks.row(task).map(|row| row.used.clone()).unwrap_or_default();
+        let used = self.tasks.table.row(task).map(|row| row.used.clone()).unwrap_or_default();
         let calls = last.as_ref().map(|last| context.open_calls(&last.message.blocks)).unwrap_or_default();
         let last = last.map(LastMessage::into_reply);
         // What was begun is not done again; it gets a result that says so.
@@ -319,18 +318,18 @@ impl SessionActor {
     /// has nobody left to hear it.
     async fn settle_old(&mut self) {
         let over: Vec<(AgentId, bool)> = self
-            .tree
             .tasks
+            .table
             .rows()
             .filter(|row| !row.is_alive())
             .filter_map(|row| {
                 Some((row.agent()?, matches!(row.state(), TaskState::Ended(Outcome::Completed { .. }))))
             })
-            .filter(|(agent, _)| self.tree.tasks.has_waiting(Some(agent)))
+            .filter(|(agent, _)| self.tasks.table.has_waiting(Some(agent)))
             .collect();
         for (agent, completed) in over {
             let mail =
-                self.tree.tasks.waiting(Some(&agent)).iter().any(|one| matches!(one, Delivery::Mail(_)));
+                self.tasks.table.waiting(Some(&agent)).iter().any(|one| matches!(one, Delivery::Mail(_)));
             if !(mail && completed && self.go_on(&agent).await) {
                 self.discard(&agent);
             }
@@ -341,7 +340,8 @@ impl SessionActor {
     fn check_resume(&self, run: &RunHandle, agent: &AgentId, kind: Option<&str>) -> Result<(), String> {
         self.check_limits(run, false)?;
         if let Some(own) = &run.who.agent
-            && (own == agent || !self.tree.tasks.subtree(&own.clone().into()).contains(&agent.clone().into()))
+            && (own == agent
+                || !self.tasks.table.subtree(&own.clone().into()).contains(&agent.clone().into()))
         {
             return Err(format!("Agent {agent} is not one of yours; only agents above it can resume it."));
         }
@@ -351,7 +351,7 @@ impl SessionActor {
     /// Why no agent of this type may be started or continued, if a rule denies it: asked by every way in, after the name
     /// was resolved to its definition.
     pub(super) fn check_type(&self, kind: &str) -> Result<(), String> {
-        match denied_type(&self.rights.borrow().rules, kind) {
+        match denied_type(&self.permissions.rights.borrow().rules, kind) {
             Some(rule) => Err(format!("denied by {rule}")),
             None => Ok(()),
         }
@@ -372,13 +372,13 @@ impl SessionActor {
         };
         // One with servers of its own has them anew.
         let is_plain = own.leases.is_empty();
-        if let Some(outfit) = self.tree.outfits.iter().find(same).filter(|_| is_plain) {
+        if let Some(outfit) = self.outfits.made.iter().find(same).filter(|_| is_plain) {
             return Arc::clone(outfit);
         }
         let only = Some(old.tools.to_vec());
-        let all = match &self.session.servers {
-            Some(servers) => servers.desk().with_own(&self.session.tools, own, &old.definition),
-            None => Arc::clone(&self.session.tools),
+        let all = match &self.place.servers {
+            Some(servers) => servers.desk().with_own(&self.offer.tools, own, &old.definition),
+            None => Arc::clone(&self.offer.tools),
         };
         let tools = all.select(&ToolSelection { only, except: Vec::new() }).set;
         let has_answer = old.tools.iter().any(|name| name == crate::structured::NAME);
@@ -392,13 +392,13 @@ impl SessionActor {
             wire_head: Arc::new(model.dialect.head(&head)),
             head: Arc::new(head),
             head_name: old.head.clone(),
-            of: (Arc::clone(&old.definition), Arc::clone(&self.session.tools), Arc::clone(model)),
+            of: (Arc::clone(&old.definition), Arc::clone(&self.offer.tools), Arc::clone(model)),
             background: true,
             depth: old.depth,
             effort: None,
         });
         if is_plain {
-            self.tree.outfits.push(Arc::clone(&outfit));
+            self.outfits.made.push(Arc::clone(&outfit));
         }
         outfit
     }
@@ -407,15 +407,15 @@ impl SessionActor {
     pub(super) async fn folded(&self, agents: Vec<Arc<RunSpec>>) -> HashMap<AgentId, Folding> {
         let folding = |spec: Arc<RunSpec>| {
             let agent = spec.agent.clone()?;
-            let dialect = self.session.parts.models.resolve(&spec.model).ok()?.dialect;
-            let before = inherited(&self.tree.tasks, &spec);
+            let dialect = self.core.parts.models.resolve(&spec.model).ok()?.dialect;
+            let before = inherited(&self.tasks.table, &spec);
             Some((
                 agent,
                 Folding { context: Context::new(dialect), last: None, worked: false, denied: None, before },
             ))
         };
         let empty: HashMap<AgentId, Folding> = agents.into_iter().filter_map(folding).collect();
-        let branches = self.session.journal.branches();
+        let branches = self.core.journal.branches();
         let take = move |all: &mut HashMap<AgentId, Folding>, envelope: Envelope| {
             if let Some(own) = envelope.agent.as_ref().and_then(|agent| all.get_mut(agent)) {
                 own.apply(&envelope);
@@ -428,19 +428,19 @@ impl SessionActor {
                 }
             }
         };
-        self.session.journal.fold(0, empty, take).await.unwrap_or_default()
+        self.core.journal.fold(0, empty, take).await.unwrap_or_default()
     }
 
     /// What the root's run left that was at work when its process died: calls that it had not begun, and its last reply.
     pub async fn root_carried(&self, context: &Context) -> Carried {
-        let (context_of, before) = (Context::new(self.session.model.dialect), Arc::from([]));
+        let (context_of, before) = (Context::new(self.offer.model.dialect), Arc::from([]));
         let empty = Folding { context: context_of, last: None, worked: false, denied: None, before };
         let take = |folding: &mut Folding, envelope: Envelope| {
             if envelope.agent.is_none() {
                 folding.apply(&envelope);
             }
         };
-        let Some(folding) = self.session.journal.fold(0, empty, take).await else {
+        let Some(folding) = self.core.journal.fold(0, empty, take).await else {
             return Carried::default();
         };
         // One that was said something after it belongs to what was before that.
@@ -454,8 +454,8 @@ impl SessionActor {
     fn line(&self, task: &TaskId) -> Vec<&Row> {
         let mut above = Vec::new();
         let mut at = Some(task.clone());
-        while let Some(row) = at.and_then(|task| self.tree.tasks.row(&task)) {
-            if above.len() > self.tree.tasks.rows().count() {
+        while let Some(row) = at.and_then(|task| self.tasks.table.row(&task)) {
+            if above.len() > self.tasks.table.rows().count() {
                 break;
             }
             above.push(row);
@@ -470,12 +470,12 @@ impl SessionActor {
         let above = self.line(&record.task);
         let specs = || above.iter().filter_map(|row| row.spec.as_ref());
         let step = |spec: &Arc<RunSpec>| ModeStep::of(&spec.definition);
-        let parent = record.parent.as_ref().and_then(|parent| self.tree.accounts.get(parent));
+        let parent = record.parent.as_ref().and_then(|parent| self.accounts.by_agent.get(parent));
         Family {
             path: above.iter().fold("main".to_owned(), |path, row| format!("{path}/{}", row.record.task)),
             modes: specs().map(step).collect(),
             grants: specs().filter_map(|spec| grant_of(&spec.definition)).collect(),
-            account: parent.copied().unwrap_or(self.account),
+            account: parent.copied().unwrap_or(self.root.account),
             parent: record.parent.clone(),
         }
     }
@@ -487,7 +487,7 @@ impl SessionActor {
         record: TaskRecord,
         folding: Option<Folding>,
     ) -> Option<Outcome> {
-        let spec = self.tree.tasks.row(&record.task).and_then(|row| row.spec.clone());
+        let spec = self.tasks.table.row(&record.task).and_then(|row| row.spec.clone());
         if let Err(error) = self.check_type(record.agent_type.as_deref().unwrap_or_default()) {
             return Some(Outcome::Failed { error });
         }
@@ -501,9 +501,9 @@ impl SessionActor {
     /// Puts on record what requests are charged as that were under way when the process before this one died. The
     /// accounts know it already.
     async fn charge_lost(&mut self) {
-        for (task, charge) in self.tree.tasks.lost() {
-            let row = task.as_ref().and_then(|task| self.tree.tasks.row(task));
-            let run = row.and_then(|row| row.spec.as_ref()).map_or(self.who.run, |spec| spec.run);
+        for (task, charge) in self.tasks.table.lost() {
+            let row = task.as_ref().and_then(|task| self.tasks.table.row(task));
+            let run = row.and_then(|row| row.spec.as_ref()).map_or(self.core.who.run, |spec| spec.run);
             let who = Who { run, agent: row.and_then(Row::agent) };
             let _ = self.record(&who, Event::Charged { charge: Box::new(charge) }).await;
         }
@@ -513,23 +513,23 @@ impl SessionActor {
     pub async fn take_up(&mut self) {
         self.charge_lost().await;
         let mut alive: Vec<TaskRecord> =
-            self.tree.tasks.rows().filter(|row| row.is_alive()).map(|row| row.record.clone()).collect();
+            self.tasks.table.rows().filter(|row| row.is_alive()).map(|row| row.record.clone()).collect();
         let held = |row: &&Row| matches!(row.state(), TaskState::Paused { .. });
-        self.tree.paused_before =
-            self.tree.tasks.rows().filter(held).map(|row| row.record.task.clone()).collect();
+        self.slots.paused_before =
+            self.tasks.table.rows().filter(held).map(|row| row.record.task.clone()).collect();
         // Whoever began something first: its account is the one above, and what it began ends with it.
         alive.sort_by_key(|record| record.depth);
-        let specs = |record: &TaskRecord| self.tree.tasks.row(&record.task).and_then(|row| row.spec.clone());
+        let specs = |record: &TaskRecord| self.tasks.table.row(&record.task).and_then(|row| row.spec.clone());
         let mut folded = match alive.iter().filter_map(specs).collect::<Vec<_>>() {
             none if none.is_empty() => HashMap::new(),
             some => self.folded(some).await,
         };
         for record in alive {
             let task = record.task.clone();
-            let agent = self.tree.tasks.row(&task).and_then(crate::task::Row::agent);
+            let agent = self.tasks.table.row(&task).and_then(crate::task::Row::agent);
             let record = TaskRecord { attention: Attention::Background, ..record };
             let folding = agent.as_ref().and_then(|agent| folded.remove(agent));
-            let dropped = self.tree.tasks.row(&task).is_some_and(|row| row.dropped);
+            let dropped = self.tasks.table.row(&task).is_some_and(|row| row.dropped);
             let orphan = record.parent.as_ref().is_some_and(|parent| !self.is_at_work(parent));
             let ended = match (agent, folding) {
                 _ if dropped => Some(Outcome::Killed { by: GOES_ON_EARLIER.to_owned() }),
@@ -539,7 +539,7 @@ impl SessionActor {
             };
             if let Some(outcome) = ended {
                 let state = TaskState::Ended(outcome);
-                let who = self.who.clone();
+                let who = self.core.who.clone();
                 let _ = self.record(&who, Event::TaskChanged { task, state }).await;
             }
         }
@@ -548,7 +548,7 @@ impl SessionActor {
         self.settle_typed().await;
         self.settle_root().await;
         let agents: Vec<Option<AgentId>> =
-            self.tree.tasks.rows().filter_map(crate::task::Row::agent).map(Some).chain([None]).collect();
+            self.tasks.table.rows().filter_map(crate::task::Row::agent).map(Some).chain([None]).collect();
         for agent in agents {
             self.mark_told(agent.as_ref());
         }

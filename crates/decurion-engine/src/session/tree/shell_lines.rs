@@ -30,20 +30,20 @@ impl SessionActor {
         if command.trim().is_empty() || command.contains('\0') {
             return Err("this is no command: it is empty, or has a NUL character".to_owned());
         }
-        if self.session.equipment.processes.is_none() {
+        if self.core.equipment.processes.is_none() {
             return Err("commands cannot be started in this session".to_owned());
         }
-        if self.tree.typed.len() >= MOST_TYPED {
+        if self.tasks.typed.len() >= MOST_TYPED {
             return Err(format!(
                 "{MOST_TYPED} commands run already: wait for one of them, or interrupt them"
             ));
         }
         let call = CallId(format!("shell_{}", new_line().0.simple()));
-        let line = ShellLine { call: call.clone(), command, cwd: self.session.cwd.clone(), ending: None };
-        let who = self.who.clone();
+        let line = ShellLine { call: call.clone(), command, cwd: self.place.cwd.clone(), ending: None };
+        let who = self.core.who.clone();
         self.record(&who, Event::ShellBegun { shell: Box::new(line.clone()) }).await?;
-        let cancel = self.cancel.child_token();
-        self.tree.typed.insert(call.clone(), cancel.clone());
+        let cancel = self.core.cancel.child_token();
+        self.tasks.typed.insert(call.clone(), cancel.clone());
         self.begin_typed(line, cancel);
         Ok(call)
     }
@@ -51,9 +51,9 @@ impl SessionActor {
     fn begin_typed(&self, line: ShellLine, cancel: CancellationToken) {
         let (progress, mut said) = mpsc::channel(16);
         let cx = self.typed_context(&line, cancel, progress);
-        let (requests, clock) = (self.requests.clone(), Arc::clone(&self.session.parts.clock));
-        let (journal, who) = (self.session.journal.clone(), self.who.clone());
-        let redact = Arc::clone(&self.session.equipment.redact);
+        let (requests, clock) = (self.core.requests.clone(), Arc::clone(&self.core.parts.clock));
+        let (journal, who) = (self.core.journal.clone(), self.core.who.clone());
+        let redact = Arc::clone(&self.core.equipment.redact);
         let clean = move |text: String| redact(&text).unwrap_or(text);
         tokio::spawn(async move {
             let began = clock.elapsed();
@@ -85,8 +85,8 @@ impl SessionActor {
 
     /// A command has ended: that is on record, then it is told to whoever reads the conversation.
     pub(super) async fn typed_ended(&mut self, shell: Box<ShellLine>) {
-        self.tree.typed.remove(&shell.call);
-        let who = self.who.clone();
+        self.tasks.typed.remove(&shell.call);
+        let who = self.core.who.clone();
         // A journal that is lost is found lost by the next run.
         let _ = self.record(&who, Event::ShellEnded { shell }).await;
         if self.root_runs() {
@@ -98,15 +98,15 @@ impl SessionActor {
 
     /// Ends the commands that run.
     pub fn stop_typed(&self) {
-        self.tree.typed.values().for_each(CancellationToken::cancel);
+        self.tasks.typed.values().for_each(CancellationToken::cancel);
     }
 
     /// Says of commands that a process which is gone left running that nobody knows what came of them.
     pub(super) async fn settle_typed(&mut self) {
-        for shell in self.tree.tasks.typed() {
+        for shell in self.tasks.table.typed() {
             let ending = ShellEnding { remark: Some(UNSEEN.to_owned()), ..ShellEnding::default() };
             let shell = Box::new(ShellLine { ending: Some(ending), ..shell });
-            let who = self.who.clone();
+            let who = self.core.who.clone();
             let _ = self.record(&who, Event::ShellEnded { shell }).await;
         }
     }
@@ -117,11 +117,11 @@ impl SessionActor {
         cancel: CancellationToken,
         progress: mpsc::Sender<String>,
     ) -> ToolContext {
-        let equipment = &self.session.equipment;
+        let equipment = &self.core.equipment;
         let mut directories = vec![line.cwd.clone()];
-        directories.extend(self.session.directories());
+        directories.extend(self.place.directories());
         ToolContext {
-            run: self.who.run,
+            run: self.core.who.run,
             call: line.call.clone(),
             called: String::new(),
             around: Surroundings { cwd: line.cwd.clone(), home: equipment.home.clone(), directories },
@@ -135,7 +135,7 @@ impl SessionActor {
             sandbox: None,
             printed: Arc::default(),
             held: None,
-            environment: call::environment(&equipment.environment, self.session.worktree.as_ref()),
+            environment: call::environment(&equipment.environment, self.place.worktree.as_ref()),
             limits: Arc::clone(&equipment.limits),
             http: equipment.http.clone(),
             detached: watch::channel(false).1,
