@@ -304,15 +304,16 @@ fn repeated_names(sources: &[&Source]) -> Vec<String> {
         for line in source.code.lines() {
             let words: Vec<&str> =
                 line.split(|letter: char| !is_word(letter)).filter(|word| !word.is_empty()).collect();
-            let at =
-                words.iter().position(|word| matches!(*word, "struct" | "enum" | "trait" | "type"));
+            let at = words.iter().position(|word| matches!(*word, "struct" | "enum" | "trait" | "type"));
             let is_item = |at: &usize| {
                 words[..*at].iter().all(|word| matches!(*word, "pub" | "crate" | "super" | "in" | "unsafe"))
             };
             let Some(at) = at.filter(is_item) else { continue };
             // A type that an implementation gives is named by its trait.
             let is_inner = words[at] == "type" && line.starts_with(' ');
-            if let Some(name) = words.get(at + 1).filter(|name| !is_inner && name.starts_with(char::is_uppercase)) {
+            if let Some(name) =
+                words.get(at + 1).filter(|name| !is_inner && name.starts_with(char::is_uppercase))
+            {
                 *names.entry(name).or_default() += 1;
             }
         }

@@ -597,7 +597,7 @@ impl App {
             }
             (AwaitedReply::Refusal("model"), Reply::Done { value }) => self.uses_model(value),
             (AwaitedReply::Refusal(_) | AwaitedReply::Answer(_), Reply::Done { value }) => {
-                self.not_done(value)
+                self.not_done(value);
             }
             (AwaitedReply::Status, Reply::Done { value }) => {
                 self.show_status(

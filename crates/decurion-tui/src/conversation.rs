@@ -223,7 +223,7 @@ impl Conversation {
                 self.push(ConversationItem::Call(Box::new(Called::shell(shell))));
             }
             Event::Compacted { tokens_before, .. } => {
-                self.push(ConversationItem::Shortened { tokens: *tokens_before })
+                self.push(ConversationItem::Shortened { tokens: *tokens_before });
             }
             Event::Notice { level, text } => {
                 self.push(ConversationItem::Notice { level: level.clone(), text: text.clone() });

@@ -325,7 +325,7 @@ pub fn characters(count: usize) -> String {
 fn change(secret: &mut String, edit: ComposerEdit) {
     match edit {
         ComposerEdit::Type(letter) if secret.len() < MOST_HIDDEN && !letter.is_control() => {
-            secret.push(letter)
+            secret.push(letter);
         }
         ComposerEdit::Delete(CursorMotion::Left) => {
             secret.pop();

@@ -171,7 +171,7 @@ impl FullPage {
             Action::Newline if self.agent_id().is_some() => self.words.insert("\n"),
             Action::Edit(ComposerEdit::Type('q')) => return Turned::Closed,
             Action::PageDown | Action::Edit(ComposerEdit::Type(' ')) => {
-                self.back = self.back.saturating_sub(page)
+                self.back = self.back.saturating_sub(page);
             }
             Action::Leave | Action::Suspend | Action::Redraw => return Turned::Passed,
             _ => {}

@@ -137,11 +137,11 @@ fn agents_are_merged_in_the_order_in_which_they_finished() {
     std::fs::write(stand.home.state().join("settings.json"), r#"{"agents": {"maxDepth": 2}}"#).unwrap();
     let run = stand.run(&["-p", "--dangerously-skip-permissions", "go"]);
     assert!(run.ending.is_success(), "{run:?}");
-    expect![[r#"
+    expect![[r"
         ID (second): merged (worktree removed)
         ID (first): conflicts in same.txt
         1 of 2 merged into decurion/merged
-        To update your branch: git merge --ff-only decurion/merged"#]]
+        To update your branch: git merge --ff-only decurion/merged"]]
     .assert_eq(&masked(&stand, &command(&stand, &["merge"])));
     let help = command(&stand, &["merge", "--help"]).output();
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -174,7 +174,7 @@ impl Vim {
         match command {
             VimCommand::Move(motion) => return self.go(composer, motion, count),
             VimCommand::Undo => {
-                (0..count.unwrap_or(1).min(composer.done.len())).for_each(|_| composer.undo())
+                (0..count.unwrap_or(1).min(composer.done.len())).for_each(|_| composer.undo());
             }
             VimCommand::Repeat => self.repeat(composer, count),
             _ => self.change(composer, command, count),
