@@ -3,7 +3,7 @@
 //!
 //! | file | takes | makes |
 //! |---|---|---|
-//! | `actor.rs`, `state.rs`, `inbox.rs` | commands of front ends, requests of runs | work for a run |
+//! | `actor.rs`, `state.rs`, `inbox.rs`, `prompts.rs`, `questions.rs`, `root.rs` | commands of front ends, requests of runs | work for a run |
 //! | `parts.rs`, `open.rs`, `resume.rs`, `rights_changes.rs` | what was asked for, a journal | a session, as it was if it is resumed |
 //! | `spec.rs`, `fork.rs` | a request and what was recorded | a `RunSpec` |
 //! | `tree.rs`, `tree/` | what runs want of agents | agents begun, paused, told, revived and ended |
@@ -17,10 +17,13 @@ pub mod inspect;
 pub mod listing;
 pub mod open;
 pub mod parts;
+pub mod prompts;
+pub mod questions;
 pub mod resources;
 pub mod resume;
 pub mod rewind;
 pub mod rights_changes;
+pub mod root;
 pub mod run_task;
 pub mod servers;
 pub mod settings_writer;
