@@ -389,7 +389,9 @@ async fn check(
     match ready.tool.check(&cx, &ready.call.input).await {
         Check::Fails(output) => Check::Fails(Box::new(clean(redact, *output))),
         Check::Works { mut patch } => {
-            patch.iter_mut().for_each(|patch| clean_value(redact, patch));
+            if let Some(patch) = &mut patch {
+                clean_value(redact, patch);
+            }
             Check::Works { patch }
         }
     }

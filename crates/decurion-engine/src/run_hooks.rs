@@ -16,7 +16,6 @@ use crate::run_handle::RunHandle;
 pub const MOST_BLOCKS: u32 = 5;
 
 /// A run, as far as hooks are concerned.
-#[derive(Clone, Copy)]
 pub struct RunHooks<'a> {
     pub run: &'a RunHandle,
 }

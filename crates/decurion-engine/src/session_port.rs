@@ -60,6 +60,7 @@ pub trait SessionPort: Send + Sync {
     fn halt(&self, agent: Option<AgentId>) -> BoxFuture<'_, Option<()>>;
 
     /// All there is to see of a task.
+    #[allow(clippy::option_option)] // no session, and no such task
     fn look(&self, task: TaskId) -> BoxFuture<'_, Option<Option<Looked>>>;
 
     /// What works in the background now, as hooks are told of it.

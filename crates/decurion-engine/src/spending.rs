@@ -110,7 +110,7 @@ fn fallbacks(run: &RunHandle) -> impl Iterator<Item = &Fallback> {
 
 /// The same, as a request names them.
 pub(crate) fn fallback(run: &RunHandle) -> Option<String> {
-    let names: Vec<&str> = fallbacks(&run).map(|fallback| fallback.id.as_str()).collect();
+    let names: Vec<&str> = fallbacks(run).map(|fallback| fallback.id.as_str()).collect();
     (!names.is_empty()).then(|| names.join(","))
 }
 
@@ -480,7 +480,7 @@ async fn timed_turn(
     held: &mut Held,
 ) -> Result<Reply, Broken> {
     let mut waits = Waits::new(&*run.clock);
-    let reply = turn(&run, head, request, held, (&mut waits, progress.partial.as_mut())).await;
+    let reply = turn(run, head, request, held, (&mut waits, progress.partial.as_mut())).await;
     let timing = waits.finish();
     progress.totals.api_duration_ms = progress.totals.api_duration_ms.saturating_add(timing.ms);
     progress.timing = Some(timing);

@@ -70,7 +70,7 @@ impl SessionActor {
             }
             SessionRequest::Spawn(spawning, reply) => self.wanted(*spawning, reply).await,
             SessionRequest::Prepared(draft, resources, reply) => {
-                self.was_prepared(*draft, resources, reply).await
+                self.was_prepared(*draft, resources, reply).await;
             }
             SessionRequest::Abandoned => self.was_abandoned().await,
             SessionRequest::EndBelow(agent, reply) => self.end_below(&agent, reply),
