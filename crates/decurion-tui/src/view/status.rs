@@ -52,7 +52,9 @@ pub struct StatusFacts {
 
 /// How many tokens a model can take, by its whole name.
 #[derive(Clone, Default)]
-pub struct Windows(Option<Arc<dyn Fn(&str) -> u64 + Send + Sync>>);
+pub struct Windows(Option<Arc<WindowOf>>);
+
+type WindowOf = dyn Fn(&str) -> u64 + Send + Sync;
 
 impl Windows {
     pub fn new(of: impl Fn(&str) -> u64 + Send + Sync + 'static) -> Self {
