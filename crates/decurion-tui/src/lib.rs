@@ -206,9 +206,10 @@ fn letter(key: &KeyEvent) -> Option<char> {
 async fn conclude(over: LoopEnd, mut link: Link, app: App) -> FrontEndEnd {
     let is_kept = matches!(over, LoopEnd::Session | LoopEnd::Left(Farewell::Keep));
     if !is_kept && !app.known.attached() {
-        // A person who leaves a question wants no answer to it; one that was cut off by the terminal's end is asked
-        // again.
-        if matches!(over, LoopEnd::Left(_)) && !app.view.questions.is_empty() {
+        // A person who leaves a question or a turn has ended it: resuming the session must not continue it unasked. What
+        // was cut off by the terminal's end continues.
+        let stops_turn = matches!(over, LoopEnd::Left(Farewell::Close)) && app.view.at_work;
+        if stops_turn || matches!(over, LoopEnd::Left(_)) && !app.view.questions.is_empty() {
             let request = Request { id: RequestId(u64::MAX - 1), command: Command::Interrupt };
             let _ = link.commands.send(request).await;
         }

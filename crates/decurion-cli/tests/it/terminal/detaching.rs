@@ -60,6 +60,28 @@ fn escape_stays_and_so_does_the_work() {
 }
 
 #[test]
+fn a_turn_that_was_stopped_by_leaving_is_not_continued() {
+    let script = "when turn=1
+  call Bash {\"command\": \"while [ ! -e $HOME/go ]; do sleep 0.02; done\", \"description\": \"Wait for it\"}
+when text=\"next\"
+  say \"Here is the next answer.\"
+when
+  say \"It was continued.\"
+";
+    let terminal = Terminal::with(Stand::new(script), &["--dangerously-skip-permissions"], USUAL);
+    terminal.say("wait");
+    terminal.wait_for("while [");
+    terminal.keys("C-d");
+    terminal.wait_for("Stop and quit");
+    terminal.keys("Down Down Enter");
+    assert_eq!(terminal.ended(), 0);
+    let again = terminal.beside(&["--continue"]).ready();
+    again.say("next");
+    let screen = again.wait_for("Here is the next answer.");
+    assert!(!screen.contains("It was continued."), "{screen}");
+}
+
+#[test]
 fn what_works_is_stopped_if_that_is_wanted() {
     let terminal = leaving();
     terminal.keys("Down Down Enter");
