@@ -4,8 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use decurion_protocol::Mode;
 use decurion_protocol::view::SessionView;
+use decurion_protocol::{Mode, Money};
 use ratatui_core::style::Style;
 use ratatui_core::text::{Line, Span};
 use serde_json::{Value, json};
@@ -161,20 +161,27 @@ pub fn facts(view: &SessionView, known: &StatusFacts) -> Value {
     })
 }
 
-/// What everybody has cost, the dearest first.
+/// What each agent has cost, the dearest first.
 pub fn costs(view: &SessionView) -> String {
-    let mut lines = vec![
-        format!("this session has cost {}", money(view.cost(), view.cost_is_bound())),
-        format!(
-            "  {:>8}  {:>10}  the main agent",
-            money(view.root.cost, view.root.cost_is_bound),
-            tokens(view.root.tokens)
-        ),
-    ];
+    let is_used = view.root.tokens > 0 || view.tasks().iter().any(|task| task.worker.tokens > 0);
+    let total = match view.cost() {
+        Money(0) if is_used => {
+            "no price is known for this model (set models.catalogue.NAME.prices)".to_owned()
+        }
+        cost => format!("this session has cost {}", money(cost, view.cost_is_bound())),
+    };
+    let of = |cost: Money, is_bound: bool, used: u64| match cost {
+        Money(0) if used > 0 => "no price".to_owned(),
+        cost => money(cost, is_bound),
+    };
+    let root = &view.root;
+    let main = of(root.cost, root.cost_is_bound, root.tokens);
+    let mut lines = vec![total, format!("  {main:>8}  {:>10}  the main agent", tokens(root.tokens))];
     let mut tasks: Vec<_> = view.tasks().iter().filter(|task| task.is_agent()).collect();
     tasks.sort_by_key(|task| std::cmp::Reverse(task.worker.cost.0));
     lines.extend(tasks.iter().take(20).map(|task| {
-        let (cost, used) = (money(task.worker.cost, task.worker.cost_is_bound), tokens(task.worker.tokens));
+        let worker = &task.worker;
+        let (cost, used) = (of(worker.cost, worker.cost_is_bound, worker.tokens), tokens(worker.tokens));
         format!("  {cost:>8}  {used:>10}  {}", super::agents::name(task))
     }));
     lines.join("\n")
