@@ -85,7 +85,7 @@ def show(message):
     """Prints what a message says; what an agent says is indented, with the call that started it."""
     parent = getattr(message, "parent_tool_use_id", None)
     for line in lines(message):
-        line = re.sub('The tools are: [^<"]*', "The tools are: …", re.sub("req_[0-9a-f]+", "req_…", line))
+        line = re.sub('The tools are: [^<"]*', "The tools are: …", re.sub("req_[0-9a-f]+", "req_…", re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", line)))
         say(f"  [{parent}] {line}" if parent else line)
 
 

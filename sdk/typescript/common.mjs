@@ -79,7 +79,7 @@ function systemLines(data) {
 export function show(message) {
   const parent = message.parent_tool_use_id;
   for (const line of lines(message)) {
-    const same = line.replace(/req_[0-9a-f]+/g, "req_…").replace(/The tools are: [^<"]*/g, "The tools are: …");
+    const same = line.replace(/127\.0\.0\.1:\d+/g, "127.0.0.1:PORT").replace(/req_[0-9a-f]+/g, "req_…").replace(/The tools are: [^<"]*/g, "The tools are: …");
     say(parent ? `  [${parent}] ${same}` : same);
   }
 }
