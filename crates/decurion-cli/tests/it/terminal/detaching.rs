@@ -61,7 +61,9 @@ fn escape_stays_and_so_does_the_work() {
 
 #[test]
 fn a_turn_that_was_stopped_by_leaving_is_not_continued() {
-    let script = "when turn=1
+    let script = "when agent=main turn=1
+  call Agent {\"description\": \"look around\", \"prompt\": \"Look.\", \"subagent_type\": \"Explore\"}
+when agent=Explore
   call Bash {\"command\": \"while [ ! -e $HOME/go ]; do sleep 0.02; done\", \"description\": \"Wait for it\"}
 when text=\"next\"
   say \"Here is the next answer.\"
@@ -70,7 +72,7 @@ when
 ";
     let terminal = Terminal::with(Stand::new(script), &["--dangerously-skip-permissions"], USUAL);
     terminal.say("wait");
-    terminal.wait_for("while [");
+    terminal.wait_for("Waiting for 1 agent");
     terminal.keys("C-d");
     terminal.wait_for("Stop and quit");
     terminal.keys("Down Down Enter");
