@@ -143,7 +143,7 @@ pub(crate) fn obstacle(path: &Utf8Path) -> Option<Utf8PathBuf> {
             return found.canonicalize_utf8().ok();
         }
         let target = found.parent()?.join(found.read_link_utf8().ok()?);
-        path = crate::normal_path::normal(&target.join(path.strip_prefix(found).ok()?));
+        path = decurion_tools::bash::normal(&target.join(path.strip_prefix(found).ok()?));
     }
     None
 }

@@ -12,7 +12,7 @@
 //! | 5 calls | `calls`, `structured` | the message's calls | an order, and what may overlap |
 //! | 6 call | `call`, `shell`, `skill`, `agent_tools`, `attach`, `run_hooks`, `permission_tool`, `person_tools`, `elicit`, `checkpoint`, `audit`, `witness`, `spill` | one call | its result |
 //! | 7 way to the session | `run_handle`, `session_port`, `foreground`, `approval`, `bench`, `equipment` | what a run wants of its session | an answer |
-//! | 8 rules | `permission`, `rules`, `bounds`, `confine`, `symlinks`, `normal_path`, `withheld` | what a call would touch | whether it may |
+//! | 8 rules | `permission`, `rules`, `bounds`, `confine`, `symlinks`, `withheld` | what a call would touch | whether it may |
 //! | 9 walls | `sandbox`, `egress`, `footprint`, `small_file`, `repository`, `git` | the rules | what the kernel and the proxy let through |
 //! | 10 around | `mcp`, `hook`, `host`, `worktree`, `merge` | servers, hooks, the host, git worktrees | tools, answers, folders |
 //! | 11 facts | `task`, `budget`, `child`, `notice`, `prompt`, `ports`, `scale` | events, settings | tables, decisions, texts |
@@ -47,7 +47,6 @@ pub mod journal;
 mod live;
 pub mod mcp;
 pub mod merge;
-mod normal_path;
 pub mod notice;
 pub mod permission;
 mod permission_tool;

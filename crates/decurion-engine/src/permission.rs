@@ -32,8 +32,8 @@ use decurion_tools::reach::Reach as NetworkReach;
 use serde_json::Value;
 
 pub use crate::confine::Confinement;
-pub use crate::normal_path::normal;
 use crate::symlinks::{Reach, Step, Symlinks};
+pub use decurion_tools::bash::normal;
 pub use excluded::Excluded;
 pub(crate) use glob::component_matches;
 use led_to::led_to;

@@ -293,7 +293,7 @@ fn doubt_about(shell: &ShellIntent, index: usize, standing: Standing<'_>, look: 
     let purpose = if command.read_only { Purpose::Look } else { Purpose::Change };
     let Standing { cwd, trusted, looks, .. } = standing;
     for place in &command.repositories {
-        if crate::normal_path::normal(place) != cwd && !(looks && place.is_dir()) {
+        if decurion_tools::bash::normal(place) != cwd && !(looks && place.is_dir()) {
             return Some(format!("cannot tell which repository git would use there: {place}"));
         }
         if !looks {

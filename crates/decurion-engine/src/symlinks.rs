@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use crate::normal_path::normal;
+use decurion_tools::bash::normal;
 
 /// As many links as the system follows; a path with more leads nowhere.
 const MOST_LINKS: usize = 40;
@@ -311,7 +311,7 @@ fn follow(ground: &dyn Ground, path: &Path) -> Vec<Step> {
         queue(&mut left, &target);
         let mut rest = done.clone();
         rest.extend(left.iter().rev());
-        steps.push(Step { link, shared, name: crate::normal_path::normal(&text(&rest)) });
+        steps.push(Step { link, shared, name: decurion_tools::bash::normal(&text(&rest)) });
     }
     // A last `..` behind the last link is gone up from where that led; without a link the text says it all.
     if let Some(last) = steps.last_mut().filter(|_| left.is_empty()) {

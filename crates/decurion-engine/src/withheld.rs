@@ -7,10 +7,10 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::{Access, Intent, Mode, Rule, RuleSet, Verdict, Worktree};
 use serde_json::Value;
 
-use crate::normal_path::normal;
 use crate::permission::{Around, Checkouts, Policy, decide};
 use crate::ports::Instructions;
 use crate::symlinks::Symlinks;
+use decurion_tools::bash::normal;
 
 /// The deny rules about files.
 pub struct Withheld {

@@ -14,9 +14,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Around, Grant, Policy, Undecided, Walls, add_real_paths, decide, effective_mode};
-use crate::normal_path::normal;
 use crate::repository::{MOST_INDEX_BYTES, Standing, add_repositories};
 use crate::symlinks::Symlinks;
+use decurion_tools::bash::normal;
 
 /// Where a row without a directory of its own happens.
 pub const NEUTRAL_DIRECTORY: &str = "/home/user/project";

@@ -260,7 +260,7 @@ fn lies_in(from: &Utf8Path, value: &str, folder: &Utf8Path) -> bool {
         return false;
     }
     let Ok(from) = from.canonicalize_utf8() else { return false };
-    let path = crate::normal_path::normal(&from.join(value));
+    let path = decurion_tools::bash::normal(&from.join(value));
     let place = path.ancestors().find_map(|above| {
         let rest = path.strip_prefix(above).ok()?;
         Some(above.canonicalize_utf8().ok()?.join(rest))

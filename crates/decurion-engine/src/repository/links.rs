@@ -45,7 +45,7 @@ pub(super) fn straight(from: &Utf8Path, value: &str) -> Option<Utf8PathBuf> {
     if value.is_empty() || parts.any(|part| part == Utf8Component::ParentDir) {
         return None;
     }
-    let path = crate::normal_path::normal(&from.join(value));
+    let path = decurion_tools::bash::normal(&from.join(value));
     (path.canonicalize_utf8().ok()? == path).then_some(path)
 }
 

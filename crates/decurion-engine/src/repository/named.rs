@@ -123,7 +123,7 @@ impl Reader<'_> {
             (Some(rest), Some(home)) => home.join(rest),
             _ => from.join(value),
         };
-        crate::normal_path::normal(&path)
+        decurion_tools::bash::normal(&path)
     }
 }
 

@@ -21,6 +21,7 @@ use decurion_protocol::intent::ShellIntent;
 
 use crate::Surroundings;
 pub use git::takes_value as git_option_takes_value;
+pub use path::normal;
 pub use program::{removes_operands, replaces_target};
 pub use seems::seems_to_read;
 pub use variable::is_harmless_assignment;

@@ -10,7 +10,7 @@ pub(crate) fn absolute(directory: &Utf8Path, text: &str) -> Utf8PathBuf {
 }
 
 /// A path without `.` and `..`.
-pub(crate) fn normal(path: &Utf8Path) -> Utf8PathBuf {
+pub fn normal(path: &Utf8Path) -> Utf8PathBuf {
     let mut found = Utf8PathBuf::from("/");
     for component in path.components() {
         match component {
